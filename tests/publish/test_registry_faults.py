@@ -49,7 +49,8 @@ class Faulty:
                 usual(server)
                 return
             server.rfile.read(int(server.headers.get("Content-Length", "0")))
-            status, content, headers = *given[:2], {**given[2]}
+            status, content, headers = given
+            headers = {**headers}  # FAULTS' own row stays whole
             server.answer(status, headers.pop("Content-Type", INDEX), content, **headers)
 
         self.patch.setattr(self.fake, f"do_{method}", handle)

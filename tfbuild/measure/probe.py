@@ -64,6 +64,8 @@ class Installation:
 
     version = ""
     _root = Path()
+    # Variables of processes that neither the user's environment nor the measurement sets.
+    _defaults: Mapping[str, str] = {}
 
     @contextmanager
     def watched(self, _: str) -> Iterator[Callable[[], None]]:
@@ -115,7 +117,7 @@ class Installation:
             if not file.exists():  # or another process may be reading it
                 file.write_bytes(content)
         # What a process leaves behind goes with the folder.
-        merged = {**os.environ, "TMPDIR": str(self._root), **env}
+        merged = {**self._defaults, **os.environ, "TMPDIR": str(self._root), **env}
         return [ref, *map(self._own, command[1:])], {name: text for name, text in merged.items() if text}
 
     def _own(self, word: str) -> str:

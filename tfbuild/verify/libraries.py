@@ -1,12 +1,11 @@
 """Inspect the machine code of TensorFlow's libraries, in an image or in an environment, without starting it."""
 
-import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
@@ -106,8 +105,6 @@ class InstalledWheel(probe.Installation):
     One with a local version ("2.21.0+v3") is somebody's own: it should be what all of its code was compiled for.
     """
 
-    _tuned: Mapping[str, str] = {}
-
     def image(self, ref: str) -> Image:
         """Describe the environment. Raises UsageError if it has no Python, BadInput if it has no TensorFlow."""
         image = super().image(ref)
@@ -126,13 +123,8 @@ class InstalledWheel(probe.Installation):
             own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress()).compiled
             build = replace(build, instruction_set=isa.instruction_set(own, machine), compiler="")
         # By default, oneDNN is on only where the CPU has instructions for neural networks.
-        self._tuned = {name: value for name, value in build.environment.items() if name not in os.environ}
+        self._defaults = build.environment
         return replace(image, labels=labels_of(build), architecture=platform.rpartition("/")[2])
-
-    def _process(
-        self, ref: str, command: Sequence[str], env: Mapping[str, str] = {}, *rest: Any, **options: Any
-    ) -> tuple[list[str], dict[str, str]]:
-        return super()._process(ref, command, {**self._tuned, **env}, *rest, **options)
 
     def sandbox(self, *_: object) -> AbstractContextManager[None]:
         """Confine nothing: an environment is its user's own."""
