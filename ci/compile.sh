@@ -49,6 +49,7 @@ if [ "$(field id)" != "$id" ]; then
     echo "ci/compile.sh: TFBUILD_BUILD_OPTIONS changes the identifier ($(field id)): move what does to tfbuild.toml" >&2
     exit 2
 fi
+case $plan in *"comes from https://apt.llvm.org"*) exit 12 ;; esac # an archive that only the Dockerfile adds
 mkdir -p "$TFBUILD_CACHE/$id" "dist/$id" "build/$id"
 cache=$(cd "$TFBUILD_CACHE/$id" && pwd)
 if [ ! -s "$cache/base" ]; then

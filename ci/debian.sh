@@ -3,9 +3,6 @@
 #
 # That is a container with nothing but Git and Python: the command installs what it needs, and starts an engine of its
 # own. Engines there keep their images in volumes, since overlayfs does not go on top of itself.
-#
-# DEBIAN   another image of Debian 12
-# RIGHTS   options of `docker run` (default: --privileged, which an engine in a container needs)
 set -eu
 [ $# -gt 0 ] || {
     echo "ci/debian.sh: no command" >&2
@@ -13,9 +10,9 @@ set -eu
 }
 # The copy belongs to root, as Git requires of whoever uses it. In version 2 of cgroups, a group with processes gives no
 # controllers to groups below it, such as those of an engine's containers: the processes move (moby/moby, hack/dind).
-# shellcheck disable=SC2016,SC2086
-exec docker run --rm ${RIGHTS---privileged} --volume /var/lib/tfbuild --volume /tmp --volume "$PWD:/checkout:ro" \
-    "${DEBIAN:-debian:12}" sh -euc '
+# shellcheck disable=SC2016
+exec docker run --rm --privileged --volume /var/lib/tfbuild --volume /tmp --volume "$PWD:/checkout:ro" \
+    debian:12 sh -euc '
     if [ -w /sys/fs/cgroup/cgroup.subtree_control ]; then
         mkdir -p /sys/fs/cgroup/init
         xargs -rn1 < /sys/fs/cgroup/cgroup.procs > /sys/fs/cgroup/init/cgroup.procs || true

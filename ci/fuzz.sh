@@ -3,15 +3,11 @@
 #
 # OPTION: those of benchmarks/fuzz.py, such as `--seconds 60` for each parser, or the names of some.
 #
-# PYTHON  the Python that atheris and tfbuild's test tools are installed for, in a new environment (default: python3)
-# FUZZ    a Python that has both (default: the one of that environment, which is removed again)
+# PYTHON: the Python that atheris and tfbuild's test tools are installed for, in a new environment (default: python3)
 set -eu
 cd "$(dirname "$0")/.."
-if [ -z "${FUZZ:-}" ]; then
-    folder=$(mktemp -d)
-    trap 'rm -rf "$folder"' EXIT
-    "${PYTHON:-python3}" -m venv "$folder"
-    "$folder/bin/pip" install --quiet --require-hashes --requirement requirements-dev.lock --requirement ci/fuzz.txt
-    FUZZ=$folder/bin/python
-fi
-"$FUZZ" -m benchmarks.fuzz "$@"
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"${PYTHON:-python3}" -m venv "$folder"
+"$folder/bin/pip" install --quiet --require-hashes --requirement requirements-dev.lock --requirement ci/fuzz.txt
+"$folder/bin/python" -m benchmarks.fuzz "$@"

@@ -3,7 +3,7 @@
 #
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
 # itself has changed), or if its base was updated. Then nothing is compiled: TensorFlow is taken from the published image.
-# If only its indexes are missing, they are computed; if its SBOM or its provenance is, it is built again. A yanked image
+# If only its indexes are missing, they are computed; if its SBOM or its provenance is, it is built again, likewise without compiling. A yanked image
 # is left alone until the tag ID.yanked is deleted.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
@@ -38,13 +38,14 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             rebuild=${state#replace}
             force=--force
             ;;
-        finish)
+        finish*)
             # Often only its indexes are missing.
             code=0
             $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
             echo "$TFBUILD_REGISTRY:$id is not whole, as said above, and is built again" >&2
+            rebuild=${state#finish}
             force=--force
             ;;
     esac
@@ -63,7 +64,8 @@ case " $options $rebuild" in
         rm -rf "dist/$id"
         "$(dirname "$0")/compile.sh" "$id" "$options" "$@" || code=$?
         case $code in
-            12) code=0 TFBUILD_CACHE='' ;; # only the Dockerfile can (CUDA of a base, before 2.18), and nothing keeps its cache
+            # Only the Dockerfile can (CUDA of a base, before 2.18; a compiler of apt.llvm.org), and nothing keeps its cache.
+            12) code=0 TFBUILD_CACHE='' ;;
             *) set -- --reuse "$(echo "dist/$id"/*.whl)" ;;
         esac
     fi

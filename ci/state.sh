@@ -3,7 +3,7 @@
 #
 #   build              it is not published yet
 #   replace [OPTIONS]  it is to be built again, with these further options of `invoke build`, and pushed with --force
-#   finish             its SBOM or its provenance is missing, or its indexes are not what the tags say
+#   finish [OPTIONS]   its SBOM or its provenance is missing, which these options make again, or its indexes are old
 #   published REF      nothing: it is there as a whole, from this checkout's context, on the base image of today
 #   yanked             nothing: no push of it is accepted until the tag ID.yanked is deleted
 #
@@ -31,7 +31,7 @@ case $code in
     0) echo "published $(printf '%s\n' "$state" | field reference)" ;;
     32) echo yanked ;;
     25) echo build ;;
-    30) echo finish ;;
+    30) echo "finish $(printf '%s\n' "$state" | field rebuild_options)" ;;
     33) echo "replace $(printf '%s\n' "$state" | field rebuild_options)" ;;
     *) exit "$code" ;;
 esac

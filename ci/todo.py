@@ -35,7 +35,7 @@ def left(rows: list[dict[str, str]]) -> list[dict[str, str]]:
         states = [*zip(rows, pool.map(state_of, rows), strict=True)]
     found = [(row, state) for row, state in states if state.split()[0] not in DONE]
     sources = [(row, state) for row, state in found if row.get("wheel") == "source"]
-    compiles = [row for row, state in sources if state != "finish" and "--reuse" not in state]
+    compiles = [row for row, state in sources if "--reuse" not in state]
     # Not always the same ones: a row that fails each time must not keep the others away.
     first = int(os.environ.get("GITHUB_RUN_NUMBER") or 0) % (len(compiles) or 1)
     later = (compiles[first:] + compiles[:first])[MOST:] if MOST else []
@@ -47,15 +47,16 @@ def left(rows: list[dict[str, str]]) -> list[dict[str, str]]:
 def main() -> None:
     text = sys.stdin.read().strip()
     document = json.loads(text) if text else {}
-    if "build" in document:
-        rows = document["build"]["parallel"]["matrix"] = left(document["build"]["parallel"]["matrix"])
+    include = document.pop("include", [])
+    if document:
+        kept = left([job["variables"] for job in document.values()])
+        jobs = {name: job for name, job in document.items() if job["variables"] in kept}
         # GitLab takes a pipeline without jobs for an error, GitHub a matrix without rows.
-        print(json.dumps(document if rows else {"unchanged": {"script": ["echo nothing to build"]}}, indent=2))
-    elif "include" in document:
-        rows = left(document["include"])
-        print(json.dumps({"include": rows}, separators=(",", ":")) if rows else "")
+        pipeline = {"include": include, **jobs} if jobs else {"unchanged": {"script": ["echo nothing to build"]}}
+        print(json.dumps(pipeline, indent=2))
     else:
-        print(text)
+        rows = left(include)
+        print(json.dumps({"include": rows}, separators=(",", ":")) if rows else "")
 
 
 main()

@@ -1,7 +1,6 @@
 #!/bin/sh
-# ci/try.sh PACKAGE [build]: installs a wheel or an sdist into a new environment and runs its command in an empty folder.
+# ci/try.sh PACKAGE: installs a wheel or an sdist into a new environment and runs its command in an empty folder.
 #
-# With `build` it also builds the official wheel's image, on a container engine.
 # What it writes must be what the clone has under dockerfiles/, where only the Dockerfile has other paths. PYTHON: the Python to use (default: python3).
 set -eu
 package=$(realpath "$1")
@@ -24,9 +23,4 @@ diff -r --exclude Dockerfile --exclude scripts "$clone/dockerfiles/$name" contex
     cmp "$clone/templates/$file" "context/scripts/$file"
 done
 diff -r --exclude __pycache__ "$clone/tfbuild/in_container/smoke" context/scripts/smoke
-if [ "${2:-}" = build ]; then
-    "$tfbuild" build --target mkl --wheel official
-    set -- reports/*-mkl-*.html
-    test -s "$1"
-fi
 echo "ci/try.sh: $(basename "$package") works" >&2

@@ -1,7 +1,7 @@
 # shellcheck shell=sh
 # Sourced by every step that uses the network. A company's CA is BuildKit's secret `ca`, in /mnt/ca; a mirror is the
-# secret `mirror`. /mnt is a tmpfs, so neither gets into a layer. Without a container, TFBUILD_ROOT is the folder with
-# /mnt, /opt, /src and everything else that a builder writes to.
+# secret `mirror`. /mnt is a tmpfs: the CA gets into no layer, the mirror's address only into the builder's. Without a
+# container, TFBUILD_ROOT is the folder with /mnt, /opt, /src and everything else that a builder writes to.
 top=${TFBUILD_ROOT:-}
 # Without this, apt-get update succeeds even if it cannot reach a source, and packages then seem not to exist.
 echo 'APT::Update::Error-Mode "any";' > "$top/mnt/apt.conf"

@@ -19,7 +19,7 @@ import time
 SAMPLE_SECONDS = 5
 SLOWEST = 10
 # Bazel's trace has an event a line; a run that was killed leaves half of one.
-ACTION = re.compile(rb'"cat":"action processing","name":("(?:[^"\\\\]|\\\\.)*").*?"dur":(\d{1,18})')
+ACTION = re.compile(rb'"cat":"action processing","name":("(?:[^"\\]|\\.)*").*?"dur":(\d{1,18})')
 COUNT = re.compile(rb"\[(\d[\d,]{,20}) / (\d[\d,]{,20})\]")
 PROCESSES = re.compile(rb"^INFO: (\d[\d,]{,20}) process(?:es)?(?:: (.*?))?\.?$", re.MULTILINE)
 HITS = re.compile(rb"(\d[\d,]{,20}) (?:remote|disk) cache hit")

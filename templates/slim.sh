@@ -17,7 +17,7 @@ rm -rf clang/native
 
 # Other packages' tests. TensorFlow's stay, since it imports modules with such names.
 find . -type d -name tests ! -path "./tensorflow/*" -prune -exec rm -rf {} +
-find . -type f \( -name '*_test.py' -o -name '*_test.*.pyc' \) ! -path "./tensorflow/*" -delete
+find . -type f -name '*_test.py' ! -path "./tensorflow/*" -delete
 
 # Symbols that only a debugger reads: a sixth of all libraries. The guard's stay, since they show which instruction set
 # a library was compiled for. Vendored libraries (*.libs, rewritten by patchelf) are left alone.

@@ -187,7 +187,8 @@ def test_verify_says_whether_an_image_is_published(repository: str, fake: type[F
     reference = f"{repository}@{connect(fake).digest(name)}"
     assert run(*words) == (f"{reference}\n", f"{name} is published\n")
     printed = document(*words)
-    assert (printed["reference"], printed["signed"], printed["rebuild_options"]) == (reference, None, None)
+    assert (printed["reference"], printed["signed"]) == (reference, None)
+    assert printed["rebuild_options"] == f"--no-cache --reuse {reference}"
     run(*words, "--context", f"sha256:{64 * '1'}", code=Stale.exit_code)
     assert "for an image in a registry" in run("verify", name, "--context", "x", code=UsageError.exit_code)[1]
 

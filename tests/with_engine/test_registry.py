@@ -361,7 +361,7 @@ def test_the_verbs_answer_by_their_codes_what_is_published(
     assert json.loads(invoke("push", name, "--access", "--json").stdout)["there"] == digest
     verify = ("verify", *asked, "--context")
     answer = json.loads(invoke(*verify, context, "--json").stdout)
-    assert (answer["digest"], answer["rebuild_options"]) == (digest, None)
+    assert (answer["digest"], answer["rebuild_options"]) == (digest, f"--no-cache --reuse {answer['reference']}")
     invoke(*verify, f"sha256:{64 * '0'}", code=33)
     place.put("latest-mkl", b'{"schemaVersion": 2, "manifests": []}', manifests.INDEX)
     assert "latest-mkl in " in invoke("verify", *asked, code=30).stderr

@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from tfbuild import facts, plan
-from tfbuild.cpu import detect
+from tfbuild.cpu import detect, isa
 from tfbuild.errors import TfbuildError, UsageError
 from tfbuild.facts import Facts, releases, targets, toolchains
 from tfbuild.pipeline.maker import needed_disk
@@ -39,19 +39,24 @@ class System(Facts, frozen=True):
 class Runner(Facts, frozen=True, kw_only=True):
     """A machine that a CI system offers to everybody.
 
-    Gigabytes: `disk`, and `removable`, which software takes that the workflow removes before a compile.
+    `cpu`: the level that all of them have. Gigabytes: `disk`, and `removable`, which software takes that the workflow
+    removes before a compile.
     """
 
     system: str
     platform: str
     label: str
+    cpu: str
     disk: int
     removable: int = 0
 
     def holds(self, build: Build) -> bool:
-        """Whether it is of the build's platform and has the disk for it."""
+        """Whether it is of the build's platform, can run its image, and has the disk for it."""
+        if self.platform != build.platform:
+            return False
+        own = isa.resolve(self.cpu, arch=plan.PLATFORMS[self.platform]).features
         room = self.disk + (self.removable if build.wheel.kind == "source" else 0)
-        return self.platform == build.platform and room * 10**9 >= needed_disk(build)
+        return set(build.instruction_set.features) <= set(own) and room * 10**9 >= needed_disk(build)
 
 
 class MatrixTable(Facts, frozen=True):
@@ -171,7 +176,7 @@ def _pythons(request: Request) -> Sequence[str]:
 
 
 def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[list[Row], list[str]]:
-    """Return the builds with the machines of a CI system, and notes on those that none has the disk for.
+    """Return the builds with the machines of a CI system, and notes on those that none can hold.
 
     `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL. Raises UsageError if no build is left.
     """
@@ -188,7 +193,7 @@ def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[
             without[kind, platform, needed_disk(build)] += 1
     notes = [
         f"{counted(count, 'row')} left out: no {platform} runner hosted by {system} is known to have the "
-        f"{need / 10**9:.0f} GB that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
+        f"{need / 10**9:.0f} GB and the CPU that --wheel {kind} needs; name one: --runner {kind}:{platform}=LABEL"
         for (kind, platform, need), count in sorted(without.items())
     ]
     if not rows:

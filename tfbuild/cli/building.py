@@ -207,7 +207,7 @@ def verify_published(
         pushing.refuse_outdated(found, context)
     if json and (rebuild or not pull):
         state = {"base": base.to_json() if base else None, "signed": True if demand else None}
-        out({**found.to_json(), **state, "rebuild_options": pushing.rebuild_options(found) if rebuild else None})
+        out({**found.to_json(), **state, "rebuild_options": pushing.rebuild_options(found)})
     pushing.refuse_unfinished(place, found, base)
     if pull:
         maker = Maker(run=run)
@@ -320,7 +320,7 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "list": (False, "only list the experiments: their questions, what is compared, and for how long"),
     },
     JSON,
-    examples=("invoke bench --list", "invoke bench --python .venv", "invoke bench IMAGE --model DIR --shape ids=1,128"),
+    examples=("invoke bench --list", "invoke bench --python VENV", "invoke bench IMAGE --model DIR --shape ids=1,128"),
 )
 def bench(image: str = "", *, only: list[str], json: bool, model: list[str], shape: list[str], **options: Any) -> None:
     """Measure the performance guide's claims on this machine, in IMAGE or in an installed TensorFlow."""
