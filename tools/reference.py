@@ -124,9 +124,6 @@ ones.
 
 """
 EXIT_CODES_END = """
-Codes of earlier versions: 10, 11, 13, 14, 15 and 17 are now 12; 19 is 16, 22 is 26 or 12, 29 is
-33, and 31 is 1. No error has 34 or 35 any more.
-
 ## Inside an image
 
 | code | meaning |
