@@ -163,6 +163,7 @@ def gains(path: Path) -> dict[str, object] | None:
         "cases": [
             {"name": case["name"], "rounds": len(case["rounds"]), **{key: arm[key] for key in ("cpu", "effect")}}
             for case in cases
+            if not case["noisy"]
             for arm in case["arms"][1:]
         ],
     }

@@ -21,11 +21,7 @@ def proposed(folder: Path) -> str:
         raise BadInput(f"{folder} does not say which release it is", hint="name the root of TensorFlow's tree")
     rows = tuple(source_tree.differences(tree, tree.version))
     new = (f"# {row.file}\n[[{row.table}]]\n{_toml(row.row)}" for row in rows if row.row)
-    gone = (
-        f"# {row.file} has {row.what.partition(':')[0]}: end the row {row.table} {row.key}".rstrip()
-        for row in rows
-        if not row.row
-    )
+    gone = (f"# {row.file} has {row.what}: end the row {row.table} {row.key}".rstrip() for row in rows if not row.row)
     after = f"# {tree.version}, unlike {releases.nearest(tree.version)}"
     return "\n".join((after, *new, *gone)) + "\n"
 

@@ -153,7 +153,7 @@ def test_a_folder_is_a_saved_model_of_the_user_s_own(tmp_path: Path) -> None:
         "/tfbuild-bench/model/saved_model.pb": b"graph",
         "/tfbuild-bench/model/variables/variables.index": b"weights",
     }
-    assert settings.model == {"model": "mine", "shapes": "ids=1,128 m=1,128", "least": 1, "batch": 8}
+    assert settings.model == {"model": "mine", "shapes": "ids=1,128 m=1,128", "least": 1, "batch": 8, "given": 8}
     rows = command.rows_of((), settings, [str(folder)], "8")
     assert rows[0].name == "batchsize", "the others need its batches"
     assert {case.workload for row in rows for case in row.case} == {"saved_model"}

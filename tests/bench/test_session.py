@@ -132,18 +132,19 @@ def test_a_run_with_time_enough_measures_every_case_in_every_round() -> None:
     assert report.image.against == "tfbuild:other"
 
 
-OWN = {"model": "mine", "shapes": "x=1,3", "least": 1, "batch": 1}
+OWN = {"model": "mine", "shapes": "x=1,3", "least": 1}
 
 
 @pytest.mark.parametrize(
     ("given", "items", "seconds", "expected"),
     [
-        (1, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1, 16]),
-        (1, 1, (0.01, 0.04, 0.16, 0.64, 2.56), [1]),
+        (0, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1, 16]),
+        (0, 1, (0.01, 0.04, 0.16, 0.64, 2.56), [1]),
         (8, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1, 8]),
-        (1, 8, (), [8]),
+        (1, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1]),
+        (0, 8, (), [8]),
     ],
-    ids=["the batch that is enough", "one that is enough already", "the user's", "the signature's"],
+    ids=["the batch that is enough", "one that is enough already", "the user's", "the user's one", "the signature's"],
 )
 def test_a_user_s_own_model_is_measured_at_the_batches_that_its_sweep_finds(
     given: int, items: int, seconds: tuple[float, ...], expected: list[int]
@@ -156,7 +157,12 @@ def test_a_user_s_own_model_is_measured_at_the_batches_that_its_sweep_finds(
         ready={**ready, **dict.fromkeys(("batch 1", "again", "oneDNN off", "oneDNN on"), Ready(items=items))},
     )
     report, engine, _ = bench(
-        "batchsize", "onednn", "isa", rounds=6, engine=BenchEngine(script), model=OWN | {"batch": given}
+        "batchsize",
+        "onednn",
+        "isa",
+        rounds=6,
+        engine=BenchEngine(script),
+        model=OWN | {"batch": given or 1, "given": given},
     )
     sweep, onednn, isa = report.experiments
     assert [case.name for case in onednn.cases] == [f"mine, batch {size}" for size in expected]

@@ -32,7 +32,8 @@ class FakeRegistry(Handler):
         self.requests.append(f"{self.command} {self.path}")
         path = self.path.removeprefix("/v2/us/x/").partition("?")[0]
         if self.needs and self.headers.get("Authorization") != self.needs:
-            challenge = f'Bearer realm="{self.realm}",service="x",scope="pull"' if self.realm else 'Basic realm="x"'
+            token = f'Basic realm="a", Bearer realm="{self.realm}",service="x",scope="pull", Negotiate realm="b"'
+            challenge = token if self.realm else 'Basic realm="x"'
             self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": challenge})
         elif path in self.content:
             kind, body = self.content[path]

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.cpu.machines import machine
@@ -20,6 +21,7 @@ from tests.verify.test_report import report
 from tfbuild import cpu, plan
 from tfbuild.context.labels import image_name, labels_of
 from tfbuild.errors import BuildFailed, EngineMissing
+from tfbuild.facts import release_table, releases
 from tfbuild.pipeline import base_image
 from tfbuild.pipeline import maker as making
 from tfbuild.pipeline import wheel as wheels
@@ -72,6 +74,14 @@ def test_a_release_without_an_official_wheel_yet_is_compared_with_the_newest_tha
     baseline = baseline_of(replace(COMPILED, release="2.99.0", python="3.14"), holding({name: "sha256:1"}), tmp_path)
     assert isinstance(baseline, Baseline)
     assert baseline.ref == name
+    # With a candidate of its own, if there is one; no image of its official wheel is suggested, which may not exist.
+    candidates = msgspec.structs.replace(release_table.table(), candidates=("2.98.0rc0", "2.99.0rc0"))
+    with release_table.using(candidates):
+        own = replace(COMPILED, release="2.99.0", python="3.13")
+        candidate = holding({f"tfbuild:2.99.0rc0-mkl-py3.13-{newest.ISA}": "sha256:1"})
+        assert isinstance(baseline_of(own, candidate, tmp_path), Baseline)
+        assert plan.alternatives(own) == ()
+    assert not [name for name in release_table.table().candidates if releases.known(str(release_table.base(name)))]
     # An image's labels say what they like.
     old = baseline_of(replace(COMPILED, release="1.15.0"), holding({name: "sha256:1"}), tmp_path)
     assert old == verifying.NO_BASELINE

@@ -99,8 +99,10 @@ def test_masked_and_disputed_features_say_so(tmp_path: Path, capsys: Printed) ->
 
 
 def test_cpuid_beside_the_kernels_list_tells_of_what_no_kernel_prints(tmp_path: Path, capsys: Printed) -> None:
-    given = {"platform": "linux/amd64", "cpuinfo": recorded(tmp_path, recording("kvm-sapphirerapids-guest").text)}
-    assert row(capsys, "avx_ifma", **given)["cpu"] == "no"
+    given, text = {"platform": "linux/amd64"}, recording("kvm-sapphirerapids-guest").text
+    for ends in ("\n", "\r\n"):
+        given["cpuinfo"] = recorded(tmp_path, text.replace("\n", ends))
+        assert row(capsys, "avx_ifma", **given)["cpu"] == "no"
     given["cpuinfo"] = recorded(tmp_path, machine("unknown-sapphirerapids").cpuinfo())
     assert row(capsys, "avx_ifma", **given)["cpu"] == "not known"
 

@@ -37,6 +37,10 @@ def test_a_file_knows_every_option(tmp_path: Path) -> None:
     }
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    assert found(tmp_path, '\ufeffrelease = "2.20"\n').values == {"release": "2.20"}
+
+
 def test_the_file_is_that_of_the_folder_or_the_one_that_is_named(tmp_path: Path) -> None:
     assert options_file.find_options_file(folder=tmp_path) == options_file.OptionsFile()
     (tmp_path / "pyproject.toml").write_text("[project\nthis is not TOML")

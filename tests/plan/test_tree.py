@@ -12,7 +12,7 @@ from tests.rows import each
 from tfbuild import plan
 from tfbuild.errors import BadInput, Unsupported
 from tfbuild.facts import release_table, releases
-from tfbuild.plan import Request, cuda
+from tfbuild.plan import Request, cuda, decision
 from tools import propose
 
 NEXT = "2.99.0"
@@ -83,12 +83,12 @@ def test_the_facts_are_as_before_once_the_tree_is_planned_and_another_has_its_ow
 
 
 def test_a_tree_without_the_config_of_onednn_is_built_with_the_onednn_that_every_build_has(folder: Path) -> None:
+    build = planned(folder)
+    assert (build.configs, decision.ONEDNN_IN_ALL in build.notes) == (("mkl_threadpool",), False)
     (folder / ".bazelrc").write_text(BAZELRC.replace("build:mkl_threadpool -c opt\n", ""))
     build = planned(folder)
-    assert build.configs == ()
-    told = [note for note in build.notes if "no --config=mkl_threadpool" in note]
-    assert len(told) == 1
-    assert "oneDNN on the thread pool all the same" in told[0]
+    assert (build.configs, decision.ONEDNN_IN_ALL in build.notes) == ((), True)
+    assert decision.ONEDNN_IN_ALL not in planned(folder, target="cpu").notes
 
 
 def test_a_cuda_of_another_major_version_gets_the_cudnn_that_the_tree_names_with_it(folder: Path) -> None:
@@ -177,4 +177,4 @@ def test_the_rows_for_a_new_release_are_proposed_from_its_tree(folder: Path) -> 
     assert rows["bazel"] == [{"from": NEXT, "version": "8.1.0", "source": ".bazelversion"}]
     assert rows["python"][0]["versions"] == ["3.12", "3.13"]
     assert {"from": NEXT, "name": "cuda13_version"} in rows["config"]
-    assert "# .bazelrc has no --config=mkl: end the row config mkl\n" in text
+    assert "# .bazelrc has no --config=mkl_aarch64: end the row config mkl_aarch64\n" in text

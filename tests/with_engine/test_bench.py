@@ -48,7 +48,7 @@ EXACT = Case(
 REFUSED = {
     "constant": "failed: constant folding: MatMul",
     "dying": "failed: its process was lost",
-    "missing": "skipped: no workload is called missing",
+    "missing": "skipped: KeyError: 'missing'",
 }
 
 

@@ -53,7 +53,8 @@ def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[st
     more = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file.read_bytes() for file in inside}
     # TensorFlow Serving's folders end in a number.
     name = next(part for part in folder.resolve().parts[::-1] if not part.isdigit())
-    model = {"model": name, "shapes": " ".join(shapes), "least": 1, "batch": experiments.parse_batch_size(batch) or 1}
+    given = experiments.parse_batch_size(batch)
+    model = {"model": name, "shapes": " ".join(shapes), "least": 1, "batch": given or 1, "given": given}
     return replace(chosen, more=more, model=model)
 
 

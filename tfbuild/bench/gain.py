@@ -184,7 +184,7 @@ def gain(cpu: Cpu) -> MeasuredGain:
     )
 
 
-def named(text: str, host: Cpu) -> Cpu:
+def named(text: str, host: Cpu | None) -> Cpu:
     """Return the CPU that --cpu names, of which only the features are known. Raises what `isa.resolve` raises."""
     arch = PLATFORMS[choose_platform(Request(cpu=text))]
     return Cpu(vendor="", model=text, arch=arch, features=isa.resolve(f"{text},exact", arch=arch, host=host).features)

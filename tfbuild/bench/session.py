@@ -265,11 +265,11 @@ class Session:
     def _learn(self, run: ExperimentRun) -> None:
         """Note the batches that a sweep found, for the rows after it; raise UsageError if it cannot run the model."""
         for case in filter(findings.sweeps_batches, run.cases()):
-            first, given = case.arms[0], self.settings.model.get("batch", 1)
+            first, given = case.arms[0], self.settings.model.get("given")
             if first.workload == experiments.SAVED and first.reason and first.status != records.TRUNCATED:
                 hint = "it must load and run with TensorFlow alone, on inputs of numbers or text"
                 raise UsageError(f"the model {case.name} cannot be measured: {first.reason}", hint=hint)
-            batch = given if given != 1 else (findings.enough(case) or [first.items])[0]
+            batch = given or (findings.enough(case) or [first.items])[0]
             self.machine = replace(self.machine, model={**self.settings.model, "least": first.items, "batch": batch})
 
     def _groups(self, run: ExperimentRun, pool: Pool, end: float, step: Step) -> None:

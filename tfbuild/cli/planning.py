@@ -98,8 +98,7 @@ def gain(*, cpu: str, cpuinfo: str, json: bool) -> None:
     """Say whether a build from source is worth it on this CPU: what was measured for such CPUs, and how to measure."""
     from tfbuild.bench import gain as gains
 
-    host = detect_cpu(Path(cpuinfo) if cpuinfo else None)
-    answer = gains.gain(gains.named(cpu, host) if cpu else host)
+    answer = gains.gain(gains.named(cpu, host_cpu(cpuinfo)) if cpu else detect_cpu(Path(cpuinfo) if cpuinfo else None))
     out(msgspec.to_builtins(answer)) if json else show_gain(answer)
 
 

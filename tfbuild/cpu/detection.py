@@ -101,7 +101,7 @@ def read_text(path: Path) -> str:
         raise Unsupported(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
     # PowerShell writes UTF-16 where output is redirected to a file.
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    return data.decode(encoding, errors="replace")
+    return data.decode(encoding, errors="replace").replace("\r\n", "\n")
 
 
 @cache

@@ -70,7 +70,6 @@ class RecordedLibrary(msgspec.Struct):
 
 def parse_recording(text: str, *, origin: str, machine: str) -> Reading:
     """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
-    text = text.replace("\r\n", "\n")
     is_json = text.lstrip().startswith("{")
     return _read_py_cpuinfo(text, origin) if is_json else _read_kernel(text, origin, machine)
 

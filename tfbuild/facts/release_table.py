@@ -98,7 +98,6 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 class Config(RangeRow, frozen=True, kw_only=True):
     KEY = "name"
     name: str
-    without: str = ""
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
@@ -257,6 +256,7 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
 
     known_until: str
     release: tuple[Release, ...]
+    candidates: tuple[str, ...]
     config: tuple[Config, ...]
     llvm: tuple[LinkedLlvm, ...]
     python: tuple[Python, ...]

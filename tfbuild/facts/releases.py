@@ -81,6 +81,12 @@ def nearest(release: str) -> str:
     return next((name for name in newest_first() if version(name) <= base(release)), "")
 
 
+def nearest_wheel(release: str) -> str:
+    """Return the release whose official wheel stands in for that of `release`: a candidate for it, else the nearest."""
+    own = (name for name in table().candidates if base(name) == base(release) and not known(release))
+    return next(own, nearest(release))
+
+
 def release_of_wheel(number: Version) -> str:
     """Return the release that a wheel's version means: without ".post1" and a local part, with "rc0"."""
     return number.public if number.is_prerelease else number.base_version

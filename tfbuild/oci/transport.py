@@ -43,6 +43,8 @@ MOST_WAIT = 60
 BUSY_STATUSES = (429, 500, 502, 503, 504)
 # OpenSSL's names for an answer that is not TLS, by its version.
 NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
+# Of several ways, docker's client takes the token too.
+BEARER = re.compile(r"\bbearer (.*?)(?:, *\w+ \w+=|$)", re.IGNORECASE)
 CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 TOKEN = re.compile("[!-~]*")
 Item = TypeVar("Item")
@@ -274,10 +276,9 @@ class Connection:
         """
         with reaching(f"the program with the credentials for {self.repository.host}"):
             known = within(HELPER_SECONDS, partial(credentials.stored, self.repository.host))
-        kind, _, rest = challenge.partition(" ")
-        if kind.lower() == "basic":
+        if (offer := BEARER.search(challenge)) is None:
             return known.basic
-        fields = dict(CHALLENGE.findall(rest))
+        fields = dict(CHALLENGE.findall(offer[1]))
         realm = fields.get("realm", "")
         if not is_secure(realm):
             raise RegistryRefused(

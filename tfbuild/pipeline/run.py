@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tfbuild.engine import connection
-from tfbuild.errors import UsageError, has_login
+from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
 from tfbuild.plan import RunRequest
@@ -82,11 +82,6 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
 
 
 def _address(mirror: str) -> str:
-    if has_login(mirror):
-        raise UsageError(
-            "--mirror holds a user or a password, which builds would print",
-            hint="use a mirror that needs no login, or a file that `invoke bundle` wrote",
-        )
     # Scripts of the build read the address; Bazel, git and pip each parse it.
     if not remotes.is_address(mirror):
         raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")

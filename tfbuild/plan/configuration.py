@@ -70,7 +70,7 @@ def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, 
     if row.onednn:
         fact = releases.row(table().threading, release, arch)
         onednn = (fact.openmp if threading == "openmp" else fact.threadpool,)
-        # x86-64 builds have oneDNN without it; 2.22's tree no longer has the config.
+        # x86-64 builds have oneDNN without it, and from 2.22 on no config.
         if releases.config(onednn[0], release) is False and releases.row(table().onednn, release, arch).compiled:
             onednn = ()
     optional = (name for name in row.configs_unless_gone if releases.config(name, release) is not False)

@@ -28,6 +28,7 @@ from tfbuild.plan.tree import TreeFacts
 from tfbuild.util import options
 from tfbuild.util.options import Identifier
 
+ONEDNN_IN_ALL = "every x86-64 build of this release has oneDNN on the thread pool, without a --config"
 NO_CUDA = "no known base image has CUDA: name one with the CUDA of this wheel by --base"
 
 
@@ -206,6 +207,7 @@ def _compile(
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
             *flags.notes,
+            *([ONEDNN_IN_ALL] if targets.get(target).onednn and not configs else []),
             *(cuda.cuda_notes(release, gpus, compiler, version) if version else ()),
             *_about_bazel(build, usual_bazel),
             *failures.failure_notes(expected, glibc or (debian.glibc if debian else "")),

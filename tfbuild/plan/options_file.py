@@ -51,7 +51,7 @@ def find_options_file(named: str = "", folder: Path = Path()) -> OptionsFile:
 def _read(path: Path) -> OptionsFile | None:
     """Read a file; None for a pyproject.toml without options."""
     try:
-        text = read_named(path).decode()
+        text = read_named(path).decode("utf-8-sig")
         # Most have none, and those of others may have mistakes.
         table = tomllib.loads(text) if path.name != PYPROJECT or "tfbuild" in text else {}
     except OSError as error:

@@ -15,14 +15,14 @@ from tfbuild.plan.wheel import newest_official
 
 
 def official_build(build: Build, *, nearest: bool = False) -> Build:
-    """Return the build of the official wheel of its release, or of the `nearest` known: itself if it is one.
+    """Return the build of the official wheel of its release, or of the `nearest`: itself if it is one.
 
     Raises Unsupported if there is none.
     """
     if build.wheel.kind == "official":
         return build
-    release = releases.nearest(build.release) if nearest else build.release
-    if not releases.known(release):
+    release = releases.nearest_wheel(build.release) if nearest else build.release
+    if not (release if nearest else releases.known(release)):
         raise Unsupported(f"this tfbuild knows no official wheel of TensorFlow {build.release}", hint="name a release")
     has_wheel = build.python in releases.official_pythons(release, PLATFORMS[build.platform])
     python = build.python if has_wheel or not nearest else ""
@@ -44,8 +44,10 @@ def alternatives(build: Build) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def _images(release: str, target: str, python: str, platform: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     request = Request(release=release, target=target, python=python, platform=platform)
     levels = (level.name for level in facts.levels(PLATFORMS[platform]) if level.features)
+    # PyPI may not have the wheel of a release that is not known.
+    official = [replace(request, wheel="official")] if releases.known(release) else []
     images = {}
-    for other in (replace(request, wheel="official"), *(replace(request, cpu=level) for level in levels)):
+    for other in (*official, *(replace(request, cpu=level) for level in levels)):
         try:
             image = select(other, None)
         except TfbuildError:

@@ -92,9 +92,6 @@ def _refuse_contradictions(request: RunRequest) -> None:
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
     if not text:
         return ""
-    if "@" in text:
-        # Everyone on the machine can read it in the list of processes.
-        raise UsageError(f"{option} holds a user or a password", hint="--remote-header-file, with Authorization=...")
     scheme, _, rest = text.partition("://")
     grpc = scheme.startswith("grpc")
     if scheme not in schemes or not is_address(text) or (grpc and "/" in rest.rstrip("/")):

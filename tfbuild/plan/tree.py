@@ -203,12 +203,12 @@ def remarks(rows: Iterable[Difference], release: str) -> Iterator[str]:
 
 
 def _configs(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
-    known = {row.name: f": {row.without}" if row.without else "" for row in table().config}
-    for name in sorted(known.keys() | {name for name in tree.configs if CUDA_CONFIG.fullmatch(name)}):
+    known = {row.name for row in table().config}
+    for name in sorted(known | {name for name in tree.configs if CUDA_CONFIG.fullmatch(name)}):
         exists = name in tree.configs
         if exists is not (releases.config(name, release) or False):
             row = release_table.Config(since=since, name=name) if exists else None
-            what = f"--config={name}" if exists else f"no --config={name}{known[name]}"
+            what = f"--config={name}" if exists else f"no --config={name}"
             yield Difference(table="config", key=name, row=row, what=what, file=".bazelrc")
 
 

@@ -32,17 +32,10 @@ MOST_CONTENT = 32 << 30
 def replace_file(path: Path, content: bytes | str) -> Path:
     """Write `content` to `path`, text as UTF-8; a reader sees the old or the new content whole. Raises OSError.
 
-    That holds after a power cut too: the content is on the disk before the name changes. A device or a pipe that
-    somebody reads is written to, and never replaced by a file.
+    That holds after a power cut too: the content is on the disk before the name changes.
     """
-    data = content.encode() if isinstance(content, str) else content
-    if path.exists() and not path.is_file():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK), "wb") as file:
-            os.set_blocking(file.fileno(), True)
-            file.write(data)
-        return path
     with whole(path) as part:
-        part.write_bytes(data)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
     return path
 
 
@@ -68,13 +61,13 @@ class Foreign(io.FileIO):
         return content
 
 
-def members(archive: "tarfile.TarFile", name: str, most: int = 0) -> "Iterator[tarfile.TarInfo]":
-    """Yield the members of an archive by others. Raises OSError with EFBIG beyond `most` bytes (MOST_CONTENT)."""
-    content, most = 0, most or MOST_CONTENT
+def members(archive: "tarfile.TarFile", name: str) -> "Iterator[tarfile.TarInfo]":
+    """Yield the members of an archive by others. Raises OSError with EFBIG beyond MOST_CONTENT bytes."""
+    content = 0
     for member in archive:
         content += 512 + member.size
-        if member.size < 0 or content > most:
-            raise OSError(errno.EFBIG, f"it has more than {most} bytes of files", name)
+        if member.size < 0 or content > MOST_CONTENT:
+            raise OSError(errno.EFBIG, f"it has more than {MOST_CONTENT} bytes of files", name)
         yield member
         archive.members = []  # type: ignore[attr-defined]  # tarfile keeps them all
 

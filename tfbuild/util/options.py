@@ -64,8 +64,8 @@ class Option:
         return isinstance(self.default, bool)
 
     def stands_for(self, name: str) -> str:
-        """Return what stands for the value of the option of that name: VERSION; "true" for a switch."""
-        return "true" if self.switch else self.value or name.rpartition("-")[2].upper()
+        """Return what stands for the value of the option of that name: VERSION."""
+        return self.value or name.rpartition("-")[2].upper()
 
     @property
     def repeatable(self) -> bool:

@@ -217,10 +217,7 @@ def synthetic() -> FunctionWork:
 @workload
 def remote(cycle: int, calls: int, latency: int = 2000, readers: int = 4) -> Batches:
     """Read from `readers` sources that take `latency` microseconds for each record, as remote storage does."""
-    try:
-        from tensorflow.python.data.experimental.ops import testing
-    except ImportError as error:
-        raise Unfit(f"this release cannot simulate slow storage: {error}") from error
+    from tensorflow.python.data.experimental.ops import testing
 
     def source(_: Any) -> Any:
         return tf.data.Dataset.range(10**6).apply(testing.sleep(latency))

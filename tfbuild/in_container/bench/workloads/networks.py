@@ -98,10 +98,7 @@ MODELS = {"lstm": _lstm, "transformer": _transformer}
 
 
 def _application(name: str, batch: int, size: int, classes: int) -> tuple[Any, Any]:
-    make = getattr(tf.keras.applications, name, None)
-    if make is None:
-        raise Unfit(f"Keras has no application {name} in this release")
-    shape = (size, size, 3)
+    make, shape = getattr(tf.keras.applications, name), (size, size, 3)
     return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
 
 
