@@ -3,8 +3,8 @@
 #
 # A published image is replaced if it was made from another context than this checkout's (a fact, a template or tfbuild
 # itself has changed), or if its base was updated. Then nothing is compiled: TensorFlow is taken from the published image.
-# If only its indexes are missing, they are computed; if its SBOM or its provenance is, it is built again, likewise without compiling. A yanked image
-# is left alone until the tag ID.yanked is deleted.
+# If only its indexes are missing, they are computed; if its SBOM or its provenance is, it is built again, likewise
+# without compiling. A yanked image is left alone until the tag ID.yanked is deleted.
 #
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
