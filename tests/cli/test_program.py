@@ -22,7 +22,7 @@ TYPED = (
      [("build", {"bazel_flag": ["--copt=-O3", "--config=opt"], "no_cache": True})]),
     ("matrix --only *-mkl-* --only *-cpu-* --format json detect",
      [("matrix", {"only": ["*-mkl-*", "*-cpu-*"], "format": "json"}), ("detect", {})]),
-    ("plan --config=--x", [("plan", {"config": ["--x"]})]),
+    ("plan --config=-- --config=--x", [("plan", {"config": ["--", "--x"]})]),
     ("verify tfbuild:x --json", [("verify", {"image": "tfbuild:x", "json": True})]),
     ("bench --json tfbuild:x", [("bench", {"image": "tfbuild:x", "json": True})]),
     ("cpus --json zen plan --target mkl", [("cpus", {"text": "zen", "json": True}), ("plan", {"target": "mkl"})]),

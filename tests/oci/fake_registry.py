@@ -25,6 +25,7 @@ class FakeRegistry(Handler):
     links: dict[str, dict[str, str]] = {}  # noqa: RUF012
     needs = ""
     realm = ""
+    ways = "TOKEN"
     host = ""
 
     def do_GET(self) -> None:
@@ -32,8 +33,8 @@ class FakeRegistry(Handler):
         self.requests.append(f"{self.command} {self.path}")
         path = self.path.removeprefix("/v2/us/x/").partition("?")[0]
         if self.needs and self.headers.get("Authorization") != self.needs:
-            token = f'Basic realm="a", Bearer realm="{self.realm}",service="x",scope="pull", Negotiate realm="b"'
-            challenge = token if self.realm else 'Basic realm="x"'
+            token = f'Bearer realm="{self.realm}",service="x",scope="pull"'
+            challenge = self.ways.replace("TOKEN", token) if self.realm else 'Basic realm="x"'
             self.answer(401, "application/json", b"{}", **{"WWW-Authenticate": challenge})
         elif path in self.content:
             kind, body = self.content[path]

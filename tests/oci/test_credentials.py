@@ -53,6 +53,12 @@ def token_request(fake: type[FakeRegistry], content: bytes = TokenServer.content
     return request
 
 
+@pytest.mark.parametrize("ways", ["TOKEN", 'TOKEN, Basic realm="a"', 'Negotiate realm="a", TOKEN, Basic realm="b"'])
+def test_of_several_ways_to_log_in_the_token_is_taken(ways: str, fake: type[FakeRegistry]) -> None:
+    fake.ways = ways
+    assert token_request(fake)[0] == "GET"
+
+
 @pytest.mark.parametrize("token", ["a\nb", "жетон", "\ud800", "a b"])
 def test_a_token_that_no_request_can_have_is_the_token_servers_fault(token: str, fake: type[FakeRegistry]) -> None:
     content = json.dumps({"token": token}).encode()

@@ -147,14 +147,15 @@ def _value_of(verb: Verb, name: str, given: list[Any]) -> Any:
     if row.switch:
         return bool(given)
     # Python 3.11 and 3.12 make an empty list of the value "--".
-    if not all(text and text.strip() for text in given):
+    texts = [text if text != [] else "--" for text in given]
+    if not all(text.strip() for text in texts):
         raise _valueless(verb, name)
     if row.repeatable:
-        return given
-    if len(given) > 1:
+        return texts
+    if len(texts) > 1:
         hint = "give it once; invoke matrix lists many builds"
-        raise UsageError(f"--{name} is given {len(given)} times: {', '.join(given)}", hint=hint)
-    return given[0] if given else ""
+        raise UsageError(f"--{name} is given {len(texts)} times: {', '.join(texts)}", hint=hint)
+    return texts[0] if texts else ""
 
 
 def _valueless(verb: Verb, name: str) -> UsageError:
