@@ -120,6 +120,10 @@ as Basic ''
 status=$(ask "manifests/$tag" index) || die "$host does not answer" 26
 if [ "$status" = 401 ]; then
     challenge=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | tail -n 1)
+    # Of several ways to log in, the token.
+    case $challenge in
+        *[Bb]earer\ *) challenge=$(printf '%s' "$challenge" | sed 's/.*[Bb]earer /Bearer /; s/, *[A-Za-z]\{1,\} [a-z]*=.*//') ;;
+    esac
     field() { printf '%s\n' "$challenge" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
     realm=$(field realm)
     case $challenge in

@@ -70,6 +70,7 @@ def from_source(**changes: object) -> Build:
 def kinds(tmp_path: Path) -> dict[str, Build]:
     wheel = tmp_path / WHEEL
     wheel.write_bytes(b"a wheel")
+    wheel.chmod(0o644)  # whatever the umask: a linked wheel keeps its mode
     return {
         "official": official(),
         "headers": official(with_headers=True),

@@ -114,6 +114,7 @@ def faulty(fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyP
 def token_server(*answers: Answer) -> Callable[[Faulty], None]:
     def fault(here: Faulty) -> None:
         here.fake.needs, here.fake.realm = "Bearer issued", f"http://{here.fake.host}/token"
+        here.fake.ways = 'Basic realm="a", TOKEN, Negotiate realm="b"'
         # The fake registry asks for a token even where the token is sold.
         here.answering("/token", *answers)
 
@@ -171,7 +172,7 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "none": (lambda _: None, {"pull": (0, ""), "pull.sh": (0, ""), "verify": (0, ""), "indexes": (0, "")}),
     "an index is moved to http": (
         answering(INDEX_PATH, page(307, Location=ELSEWHERE)),
-        {"pull": (26, "is not an https address"), "pull.sh": (26, "does not answer")},
+        {"pull": (26, "is not an https address"), "pull.sh": (26, "curl: (1) ")},
     ),
     "an upload is moved to http": (
         answering("uploads", page(202, Location=ELSEWHERE), method="POST"), {"access": (26, "not an https address")}
