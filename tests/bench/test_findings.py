@@ -266,21 +266,27 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("int8", "limit"), [(4.0, "memory bandwidth is the limit"), (2.0, "memory bandwidth is not the only limit")]
+    ("int8", "rounds", "limit"),
+    [
+        (4.0, 9, "memory bandwidth is the limit"),
+        (2.0, 9, "memory bandwidth is not the only limit"),
+        (2.0, 2, "too few rounds"),
+    ],
 )
-def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float, limit: str) -> None:
+def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float, rounds: int, limit: str) -> None:
     """Read a quarter of the bytes in a quarter of the time, or in half of it; an item is 2**20 numbers."""
     taken = {"float32": 2**20 * 4 / 10e9, "int8": 2**20 * 4 / 10e9 / int8}
     rng = random.Random(1)
-    rounds = tuple(
+    measured = tuple(
         Round(samples={name: sample(one * rng.uniform(0.99, 1.01)) for name, one in taken.items()}, foreign=0.0)
-        for _ in range(9)
+        for _ in range(rounds)
     )
     arms = tuple(
         replace(arm, name=name, workload="bandwidth", params={"dtype": name}, items=1, seconds=one)
         for arm, (name, one) in zip(case(1.0).arms, taken.items(), strict=True)
     )
-    (finding,) = findings.derive("bandwidth", (replace(case(1.0), metric="wall", arms=arms, rounds=rounds, clean=9),))
+    read = replace(case(1.0), metric="wall", arms=arms, rounds=measured, clean=rounds)
+    (finding,) = findings.derive("bandwidth", (read,))
     assert finding.values["float32"] == pytest.approx(10.0, rel=0.02)
     assert limit in finding.text
 

@@ -12,6 +12,7 @@ from tfbuild import facts
 from tfbuild.bench import gain
 from tfbuild.bench.gain import Gain
 from tfbuild.cpu import isa
+from tfbuild.facts.release_table import table
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 Measured = tuple[str, str, str, list[dict[str, Any]]]
@@ -106,8 +107,8 @@ def test_what_the_wheel_leaves_unused_is_not_known_where_its_guard_says_nothing(
         ("", ["bfloat16", "conda-forge", "zentf"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
         ("host", ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
         ("sapphirerapids", ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
-        ("haswell", ["conda-forge"], "use AVX2 FMA, which the official wheel leaves unused. Measured for 2.14.1: "),
-        ("avx,f16c", [], "use nothing that the official wheel does not."),
+        ("haswell", ["oneDNN", "conda-forge"], "use AVX2 FMA, which the official wheel leaves unused. Measured for 2."),
+        ("avx,f16c", ["oneDNN"], "use nothing that the official wheel does not."),
         ("graviton3", [], "is not known: nothing was measured on aarch64."),
     ],
 )
@@ -126,8 +127,18 @@ def test_each_operation_has_its_effect() -> None:
     assert ("sum of rows, 1 Mi", "0.92 [0.91, 0.93]", "slower") in intel.operations
 
 
+def test_onednn_is_named_where_tensorflow_leaves_it_off_with_what_its_report_has() -> None:
+    (row,) = [row for row in facts.rows("alternatives", gain.Alternative) if row.name == "oneDNN"]
+    assert {*row.without} == {name.lower() for name in table().onednn[0].on_with}
+    report = json.loads((RESULTS / f"{row.report}.json").read_text())
+    cases = [case for case in report["experiments"][0]["cases"] if case["arms"][1]["name"] == "oneDNN on"]
+    ratios = [f"{case['arms'][1]['cpu']['median']:.2f}" for case in cases]
+    assert re.findall(r"(?<![\d.])\d\.\d\d(?![\d.])", row.measured) == ratios
+    assert "amx_tile" in report["host"]["flags"]
+
+
 def test_what_is_said_of_bfloat16_is_in_its_report() -> None:
-    (row,) = [row for row in facts.rows("alternatives", gain.Alternative) if row.report]
+    (row,) = [row for row in facts.rows("alternatives", gain.Alternative) if row.name == "bfloat16"]
     report = json.loads((RESULTS / f"{row.report}.json").read_text())
     arms = [arm for case in report["experiments"][0]["cases"] for arm in case["arms"][1:]]
     known = {f"{arm['cpu']['median']:.2f}" for arm in arms}

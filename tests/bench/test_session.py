@@ -263,6 +263,8 @@ def test_the_verb_prints_and_writes_what_was_measured(
     assert written.exists()
     with pytest.raises(Interrupted, match=rf"interrupted; the results so far are in {written}"):
         command.run("tfbuild:x", jpeg, chosen, reports, json=True)
+    with pytest.raises(UsageError, match="--against changes nothing"):
+        command.run("tfbuild:x", jpeg, replace(chosen, against="tfbuild:y"), reports, json=True)
     with pytest.raises(UsageError, match=r"--name '\.\./x' is not a valid name"):
         command.run("tfbuild:x", jpeg, chosen, reports, json=True, name="../x")
 

@@ -28,7 +28,10 @@ COMMANDS = {
     "cpus": ["cpus zen"],
     "gain": ["gain --cpuinfo {folder}/machines/unknown-sapphirerapids"],
     "fleet": ["fleet {folder}/machines"],
-    "plan": ["plan --target cuda --cpu x86-64-v3", "build --dry-run --target mkl --wheel official"],
+    "plan": [
+        "plan --target cuda --cpu x86-64-v3 --platform linux/amd64",
+        "build --dry-run --target mkl --wheel official",
+    ],
     "dockerfile": ["dockerfile --target mkl --wheel official --output {folder}/context"],
     "matrix": ["matrix --release 2.14.1 --release 2.16.2 --python 3.12 --format json"],
 }

@@ -10,7 +10,7 @@ from requests.exceptions import SSLError
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.servers import self_signed, serving
-from tfbuild.errors import RegistryRefused
+from tfbuild.errors import RegistryRefused, conceal
 from tfbuild.oci import manifests, transport
 
 # --- hints of errors --------------------------------------------------------------------------------------------------
@@ -102,8 +102,9 @@ def test_invalid_tags_are_left_out(fake: type[FakeRegistry]) -> None:
     assert connect(fake).tags() == ["1", "a-b"]
 
 
-def test_a_refusals_reason_has_no_control_characters(fake: type[FakeRegistry]) -> None:
-    fake.needs, fake.reason = "nobody's", "No\x1b[31m"
+def test_a_refusals_reason_has_neither_control_characters_nor_the_login(fake: type[FakeRegistry]) -> None:
+    conceal("us-robot", "s3nt-and-said")
+    fake.needs, fake.reason = "nobody's", "No\x1b[31m us-robot"
     with pytest.raises(RegistryRefused) as refusal:
         connect(fake).manifest("x")
-    assert "\x1b" not in str(refusal.value)
+    assert "answers 401 No[31m ***:" in str(refusal.value)

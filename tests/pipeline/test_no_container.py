@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +23,7 @@ import pytest
 from tests.commandline import executable
 from tests.pipeline import test_wheel_audit as audited
 from tests.rows import each
-from tests.users import nobody
+from tests.users import nobody, open_folder
 from tfbuild import __version__, plan
 from tfbuild.cli import VERBS
 from tfbuild.cli.verbs import Call
@@ -257,9 +256,8 @@ def test_each_step_gets_its_words_and_of_an_earlier_run_bazel_s_own_files_stay(h
 
 
 def test_folders_that_bazel_made_read_only_are_removed_by_anybody(host: LocalBuilder) -> None:
-    with tempfile.TemporaryDirectory(prefix="tfbuild-test-") as top:
-        os.chmod(top, 0o777)
-        own = dataclasses.replace(host, root=Path(top) / "host")
+    with open_folder(0o777) as top:
+        own = dataclasses.replace(host, root=top / "host")
         with nobody():
             (own.root / "src" / "x" / "y").mkdir(parents=True)
             (own.root / "src" / "x").chmod(0o555)

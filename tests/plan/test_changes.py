@@ -3,7 +3,6 @@
 import re
 import shutil
 import tarfile
-import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from tests.commandline import executable
 from tests.plan.test_selection import chosen
 from tests.rows import each
-from tests.users import nobody
+from tests.users import nobody, open_folder
 from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.pipeline import build_context
@@ -143,9 +142,7 @@ def test_a_folder_has_the_same_identifier_wherever_and_whenever_it_was_unpacked(
 
 
 def test_a_folder_with_a_link_to_nothing_is_taken_and_one_with_a_file_that_cannot_be_read_is_not() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
+    with open_folder() as folder:
         for file in ("WORKSPACE", "BUILD"):
             (folder / file).write_text("")
         (folder / "gone").symlink_to("nowhere")

@@ -139,12 +139,17 @@ def test_a_tree_in_which_tfbuild_runs_is_the_same_each_time_unless_it_is_edited(
         build_context.write_context(build, tmp_path / "context")
 
 
-def test_a_tree_is_read_once_for_all_plans_that_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tree_is_read_once_for_all_plans_that_are_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     tree = shutil.copytree(DOUBLE, tmp_path / "tree")
     os.link(tree / "WORKSPACE", tree / "again")
     first = source.tree_digest(tree)
+    assert capsys.readouterr().err == ""
     copy = shutil.copytree(tree, tmp_path / "copy")
+    monkeypatch.setattr(source, "MANY_FILES", 0)
     assert source.tree_digest(copy) == first, "with a file of two names as with two files"
+    assert capsys.readouterr().err.count(f" files of {copy}") == 2, "its beginning and its end"
     monkeypatch.setattr(source, "pack", lambda *_: pytest.fail("read again"))
     assert source.tree_digest(tree) == first
 

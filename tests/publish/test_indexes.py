@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -138,22 +137,6 @@ def test_what_is_no_index_is_refused_by_readers_and_written_again_by_a_push(fake
         fake.content["manifests/latest-mkl"] = content
         assert gather(fake, name) == INDEXES
         assert offered(fake, "latest-mkl") == [name]
-
-
-def test_pushes_at_once_leave_nobody_out(fake: type[FakeRegistry]) -> None:
-    """Each of eight computes the indexes while the others do."""
-    names = [image(fake, "2.20.0", {"io.tfbuild.id": f"2.20.0-mkl-py3.13-avx-{number}"}) for number in range(8)]
-    for name in names:
-        digest_of_image = digest(fake, name)
-        del fake.content[f"referrers/{digest_of_image}"]
-
-    def push(name: str) -> list[str]:
-        attach(fake, digest(fake, name), client.SBOM, client.PROVENANCE)
-        return gather(fake, name)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(push, names)) == 8 * [INDEXES]
-    assert sorted(offered(fake, "latest-mkl")) == sorted(names)
 
 
 @pytest.mark.parametrize("name", indexes.LABELS)

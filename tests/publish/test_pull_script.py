@@ -121,14 +121,14 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     """It would be part of a command to type."""
     names = ("one\x1b[31m", "x';touch${IFS}y;'", "-x", "x y", "\u0445", 129 * "x", "")
     rows = [row(str(number), labels={"id": name}, id=name, cpuinfo="avx") for number, name in enumerate(names)]
-    rows += [row("four", cpuinfo="avx"), row("five", cpuinfo="avx512f\x9b31m")]
+    rows += [row("four", cpuinfo="avx"), row("five", cpuinfo="avx512f\x9b31m\x1b[2J")]
     hostile.index = json.dumps({"manifests": rows}, indent=2, ensure_ascii=False).replace("\\u001b", "\x1b").encode()
     done = pull_script(tmp_path, f"{hostile.host}/us/x")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"@{rows[len(names)]['digest']} {PREFIX}four\n")
     assert done.stderr.splitlines() == [
         "pull.sh: an image whose identifier cannot be one is passed over",
-        f"pull.sh: not {PREFIX}five: this CPU lacks avx512f??31m",
+        f"pull.sh: not {PREFIX}five: this CPU lacks avx512f??31m[2J",
     ]
 
 

@@ -13,7 +13,9 @@ from tfbuild.plan import Build, Request, select
 from tfbuild.verify import labelled_build
 from tfbuild.verify.checks import configuration
 
-BUILD: Build = select(Request(release="2.21.0", target="mkl", wheel="official", python="3.11"), None)
+BUILD: Build = select(
+    Request(release="2.21.0", target="mkl", wheel="official", python="3.11", platform="linux/amd64"), None
+)
 PATH = "/opt/tensorflow/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 LABELS = labels_of(BUILD) | {"org.opencontainers.image.base.name": "us/base:1"}
 TCMALLOC = dockerfile.TCMALLOC

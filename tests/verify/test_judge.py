@@ -146,6 +146,13 @@ def test_a_convolution_has_to_run_in_code_for_this_cpu(implementation: str, stat
     assert onednn(RUNTIME + line, plan=replace(PLAN, threading="openmp")).status == "fail"
 
 
+def test_the_reference_code_that_arm_gets_since_2_16_is_a_warning() -> None:
+    line = RUNTIME + "onednn_verbose,exec,cpu,convolution,gemm:ref,x\n"
+    arm = replace(ENVIRONMENT, cpu_flags=("asimd", "sve"))
+    assert onednn(line).status == "fail"
+    assert judge.onednn(Results((OneDnnConvolution(finite=True),), Ended(0, line), arm), PLAN).status == "warn"
+
+
 @each(
     "flags, isa",
     [

@@ -78,7 +78,7 @@ class ArmComparison:
     def doubt(self) -> str:
         """Return the reasons to doubt the gain, and the error that it costs; "" if there are none."""
         wall = self.verdict.wall if self.case.metric == "cpu" else None
-        unseen = f"in wall time {interval_text(wall)}" if wall and wall.low <= 1 <= wall.high else ""
+        unseen = f"in wall time {interval_text(wall)}" if wall and wall.low <= 1 else ""
         cost = f"error {self.arm.error:.1e}" if self.arm.error else ""
         return wording.join(unseen, cost, wording.caveat(self.case))
 

@@ -94,6 +94,8 @@ def run(
             f"--name {name!r} is not a valid name",
             hint="use letters, digits and ._+-, as in --name before for reports/before.json",
         )
+    if chosen.against and not any(case.needs == "against" for row in rows for case in row.cases(chosen.quick)):
+        raise UsageError("--against changes nothing: no chosen experiment compares two images", hint="add --only isa")
     files.check_writable(reports)
     progress = Progress()
     engine: Runner = Installation() if python else Engine.connect()

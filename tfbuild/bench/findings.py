@@ -179,6 +179,8 @@ def _bandwidth(case: CaseResult) -> list[Finding]:
     listed = ", ".join(f"{name} at {at.median:.1f} [{at.low:.1f}, {at.high:.1f}] GB/s" for name, at in speeds.items())
     equal = max(speed.low for speed in speeds.values()) <= min(speed.high for speed in speeds.values())
     limit = "memory bandwidth is the limit" if equal else "memory bandwidth is not the only limit"
+    if not all(map(sure, speeds.values())):
+        limit = wording.TOO_FEW
     values = {name: speed.median for name, speed in speeds.items()}
     return [Finding(text=f"{case.name}: {listed}: {limit}", values=values)]
 

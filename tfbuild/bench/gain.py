@@ -35,7 +35,8 @@ def official_wheel_here(cpu: Cpu) -> tuple[str, str]:
     older = (name for name in releases.newest_first() if releases.official_pythons(name, cpu.arch))
     fitting = next((f"official wheels up to {name}, or " for name in older if not _lacks(name, cpu)), "")
     runs = f"{fitting}a build from source for it: invoke build --cpu {isa.of_cpu(cpu).option}"
-    why = f"(Illegal instruction), for lack of {' '.join(lacks)}"
+    where = "" if "avx" in lacks else " in half precision"
+    why = f"(Illegal instruction{where}), for lack of {' '.join(lacks)}"
     return "dies here", f"the official wheel of {release} {why}; what runs: {runs}"
 
 
@@ -79,13 +80,19 @@ class Gain(Facts, frozen=True):
 
 
 class Alternative(Facts, frozen=True):
-    """What else may help, on CPUs of the `vendor` with one of the `features` (empty: any); see alternatives.toml."""
+    """What else may help, on which CPUs (empty: any); see alternatives.toml."""
 
     name: str
     measured: str
     report: str = ""
     vendor: str = ""
     features: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+
+    def fits(self, cpu: Cpu) -> bool:
+        """Whether it may help on this CPU."""
+        has_one = not self.features or {*self.features} & {*cpu.features}
+        return self.vendor in ("", cpu.vendor) and bool(has_one) and not {*self.without} & {*cpu.features}
 
 
 class MeasuredGain(Facts, frozen=True, kw_only=True):
@@ -176,11 +183,7 @@ def gain(cpu: Cpu) -> MeasuredGain:
         unused=unused,
         compile=releases.compile_cost(release, cpu.arch).described,
         report=report,
-        others=tuple(
-            row
-            for row in facts.rows("alternatives", Alternative)
-            if row.vendor in ("", cpu.vendor) and (not row.features or {*row.features} & {*cpu.features})
-        ),
+        others=tuple(row for row in facts.rows("alternatives", Alternative) if row.fits(cpu)),
     )
 
 

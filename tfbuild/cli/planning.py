@@ -34,7 +34,7 @@ from tfbuild.plan import (
     usual,
 )
 from tfbuild.plan import select as select_build
-from tfbuild.plan.rules import named_architecture
+from tfbuild.plan.rules import named_architecture, unused_recording
 from tfbuild.util.files import WORK
 from tfbuild.util.options import make
 from tfbuild.util.progress import Progress
@@ -134,7 +134,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader_text()) is not None
         read = host if isa.means_host(cpu) else None
         rows += explaining.feature_rows(named, instruction_set, flags, release, read, cpuid=cpuid)
-    notes = [*flags.notes]
+    notes = [*unused_recording(request), *flags.notes]
     if other := named_architecture(asked):
         notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
     if json:

@@ -206,6 +206,7 @@ def _compile(
         variant=_variant(build),
         notes=(
             *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
+            *rules.unused_recording(request),
             *flags.notes,
             *([ONEDNN_IN_ALL] if targets.get(target).onednn and not configs else []),
             *(cuda.cuda_notes(release, gpus, compiler, version) if version else ()),

@@ -116,6 +116,12 @@ def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool 
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
 
 
+def unused_recording(request: Request) -> list[str]:
+    """Return a note if --cpuinfo is given beside a named CPU."""
+    unused = request.cpuinfo and not isa.means_host(request.cpu)
+    return [f"--cpuinfo does not apply: --cpu {request.cpu} names the CPU"] if unused else []
+
+
 # --- release and Python -----------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, cast
@@ -21,11 +22,13 @@ from tfbuild.errors import BadInput, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import RangeRow, table
 from tfbuild.util.files import DIST, MOST_CONTENT, REPORTS, WORK, Foreign, access_problem, read_regular
+from tfbuild.util.progress import Progress
 
 REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
 # Paths that every TensorFlow tree has.
 TREE_FILES = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
+MANY_FILES = 5000
 # Not part of the source: history, and Bazel's links into its output.
 SKIPPED = re.compile(r"\.git|bazel-.*|\.tf_configure\.bazelrc|\.bazelrc\.user")
 # Debian policy, 5.6.1. apt-get removes a package whose name has a "-" behind it, and no package's name ends in one.
@@ -146,11 +149,13 @@ def tree_digest(tree: Path) -> str:
 
 # A plan may be tried several times, with TensorFlow's 40,000 files and dozens of overrides.
 @cache
-def _digest(tree: Path, _: tuple[tuple[Path, int, int, int], ...]) -> str:
+def _digest(tree: Path, files: tuple[tuple[Path, int, int, int], ...]) -> str:
     import hashlib
 
     total = hashlib.sha256()
-    pack(tree, cast(BinaryIO, SimpleNamespace(write=total.update)))
+    # The trees of TensorFlow and LLVM can take a minute.
+    with Progress(None if len(files) > MANY_FILES else StringIO()).step(f"reading the {len(files):,} files of {tree}"):
+        pack(tree, cast(BinaryIO, SimpleNamespace(write=total.update)))
     return total.hexdigest()
 
 
