@@ -3,9 +3,10 @@
 # Run it after `apt-get update`; afterwards apt knows the packages of both. SUITE: llvm-toolchain-NAME-VERSION.
 set -eu
 url=$1 suite=$2 key=$3 fingerprint=$4
+apt-get install --yes --no-install-recommends ca-certificates curl gpg
+# After it: what curl trusts has the system's certificates, too.
 # shellcheck source=/dev/null
 . /mnt/network.sh
-apt-get install --yes --no-install-recommends ca-certificates curl gpg
 
 file=$(from "$key")
 download "$file" /mnt/llvm.asc

@@ -49,9 +49,9 @@ def dry_run(folder: Path, *arguments: str, **env: str) -> str:
 
 
 def test_ignored_compile_options_are_noted_where_nothing_is_compiled(tmp_path: Path) -> None:
-    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--jobs", "2")
+    shared = ("--release", "2.20.0", "--remote-cache", "grpc://cache:9092", "--jobs", "2", "--time-limit", "5h")
     output = dry_run(tmp_path, "--wheel", "official", *shared)
-    assert "note: --jobs, --remote-cache: ignored, because --wheel official compiles nothing" in output
+    assert "note: --jobs, --time-limit, --remote-cache: ignored, because --wheel official compiles nothing" in output
     assert "ignored" not in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared)
 
 

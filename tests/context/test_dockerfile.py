@@ -135,6 +135,18 @@ def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, nam
     assert contents(tmp_path) == {name: b"FROM scratch\n"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_somebody_added_to_a_context_is_refused_and_left_alone(tmp_path: Path, kind: str) -> None:
+    build, folder = kinds(tmp_path)[kind], tmp_path / "context"
+    build_context.write_context(build, folder)
+    build_context.write_context(build, folder)
+    (folder / ".git").mkdir()
+    before = contents(folder)
+    with pytest.raises(UsageError, match=r"\.git was not written by tfbuild"):
+        build_context.write_context(official(), folder)
+    assert contents(folder) == before
+
+
 def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -> None:
     before = contents(build_context.write_context(official(), tmp_path / "context").folder)
     with pytest.raises(UsageError, match="No such file"):

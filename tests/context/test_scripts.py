@@ -299,6 +299,16 @@ def test_llvms_repository_is_known_by_its_one_key_and_goes_through_the_mirror(ll
     assert (llvm / "apt").read_text().splitlines()[-1] == "update"
 
 
+def test_a_companys_certificates_replace_none_where_the_systems_come_with_curl(llvm: Path) -> None:
+    files(llvm, {"keys": keys(KEY), "mnt/ca": "company\n"})
+    certificates = "mkdir -p ROOT/etc/ssl/certs; echo system > ROOT/etc/ssl/certs/ca-certificates.crt"
+    program(llvm, "apt-get", f'[ "$1" = update ] || {{ {certificates}; }}')
+    program(llvm, "curl", 'cp "$CURL_CA_BUNDLE" ROOT/trusted; while [ "$1" != --output ]; do shift; done; echo > "$2"')
+    done = run(llvm, "llvm.sh", "https://apt.llvm.org", "llvm-toolchain-bookworm-18", "https://k", KEY)
+    assert done.returncode == 0, done.stderr
+    assert (llvm / "trusted").read_text() == "system\ncompany\n"
+
+
 # The last one has LLVM's key as a part of another.
 HELD = ("", keys(OTHER), keys(KEY, OTHER), keys(f"{KEY}0"), keys(OTHER).replace(f"{OTHER}SUB", KEY))
 

@@ -4,11 +4,12 @@ import io
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.commandline import executable
-from tfbuild.engine import build
+from tfbuild.engine import Engine, build
 from tfbuild.engine.build import Event, Stages
 from tfbuild.errors import BuildFailed, DiskFull, EngineMissing
 from tfbuild.pipeline import bazel
@@ -194,6 +195,24 @@ NO_SERVER = 'if [ "$1" = version ]; then exit 1; fi; '
 def client(folder: Path, version: str, rest: str = SERVER) -> str:
     executable(folder / "docker", f'if [ "$1" = --version ]; then echo "{version}"; exit; fi; {rest}\nexit 9')
     return str(folder)
+
+
+def test_the_plan_decides_the_platform_and_saving_leaves_no_file_of_the_client_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = client(
+        tmp_path,
+        "Docker version 20.10.24, build x",
+        f'{NO_BUILDX}{SERVER}[ "$1" != build ] || exec env; echo "$@"; exit',
+    )
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", "linux/s390x")
+    settings = build.BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()))
+    build.build(tmp_path, os.environ, settings, tag="x")
+    assert "DOCKER_BUILDKIT=1\n" in (log := settings.log.read_text())
+    assert "s390x" not in log
+    Engine.save(SimpleNamespace(environ={**os.environ}), ["a", "b"], tmp_path / "saved")  # type: ignore[arg-type]
+    assert (tmp_path / "saved").read_text() == "save a b\n"
 
 
 NEW = "Docker version 23.0.0, build e92dd87"

@@ -44,6 +44,7 @@ from tfbuild.pipeline import base_image, bundle
 from tfbuild.pipeline.build_context import Base
 from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.pipeline.wheel import compiled
+from tfbuild.plan import official_build
 from tfbuild.plan.source import OwnFile
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session as verifying
@@ -169,6 +170,8 @@ def test_a_base_is_pulled_by_its_digest_or_is_the_copy_that_was_pulled_before(
     for _ in range(2):
         assert resolve(engine, mode)[0] == Base(reference=reference, name=PYTHON, digest=BASE)
     assert [image["RepoDigests"] for image in engine.images.rows] == [[reference]]
+    engine.images.registry = None
+    assert resolve(engine, mode)[0] == Base(reference=PYTHON, name=PYTHON, digest=BASE)
     # Its tag names another one by now, and no registry answers.
     engine.images.rows = [row(PYTHON, RepoDigests=[f"python@{digest('old')}"])]
     engine.images.registry = None
@@ -436,6 +439,13 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
         made.build(chosen(cpu="avx2,fma"))
     with pytest.raises(BadMirror, match="lacks what an image needs"):
         maker(engine, tmp_path, bundle=bundle.read_bundle(tmp_path / "wheel.tar"), verify=False)[0].build(COMPILED)
+    # One for a wheel's file has no official image to compare it with.
+    alone = replace(again, listing=msgspec.structs.replace(listing, builds=listing.builds[:1]))
+    with pytest.MonkeyPatch.context() as patch:
+        compared: list[Any] = []
+        patch.setattr(verifying, "verify", lambda *_, baseline, **__: compared.append(baseline) or report())  # type: ignore[func-returns-value]
+        maker(engine, tmp_path, bundle=alone, throughput=True, no_cache=True)[0].build(COMPILED)
+    assert [why.partition(",")[0] for why in compared] == [image_name(official_build(COMPILED))]
     other = {name: ["sha256:0"] for name in listing.layers}
     damaged = replace(again, listing=msgspec.structs.replace(listing, layers=other))
     with pytest.raises(BadMirror, match="than it lists"):

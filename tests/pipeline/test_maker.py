@@ -20,7 +20,7 @@ from tests.rows import each
 from tests.verify.test_report import report
 from tfbuild import cpu, plan
 from tfbuild.context.labels import image_name, labels_of
-from tfbuild.errors import BuildFailed, EngineMissing
+from tfbuild.errors import BuildFailed, EngineMissing, UsageError
 from tfbuild.facts import release_table, releases
 from tfbuild.pipeline import base_image
 from tfbuild.pipeline import maker as making
@@ -157,6 +157,13 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     assert (sidecar["base"], sidecar["host"], sidecar["bazel"], sidecar["libtensorflow"]) == (BASE, None, None, None)
     assert said.getvalue().endswith("\n".join(wheels.audit_wheel(exported.wheel).lines()) + "\n")
     assert [file.name for file in (tmp_path / "dist").iterdir()] == [name]
+    # Of another CPU's, it has the same name.
+    wider = plan.select(replace(COMPILED.request, cpu="x86-64-v4"), None)
+    before = exported.wheel.read_bytes(), len(engine.jobs)
+    with pytest.raises(UsageError, match=f"{name} in .* is the wheel of {COMPILED.id}"):
+        made.wheel(wider, tmp_path / "again")
+    assert (exported.wheel.read_bytes(), len(engine.jobs)) == before
+    assert made.wheel(COMPILED, tmp_path / "again").wheel == exported.wheel
 
 
 @pytest.mark.parametrize(("run", "needed"), [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"disk": 5}, 5)])
@@ -164,7 +171,7 @@ def test_a_compile_needs_disk_for_itself_and_the_image(
     run: dict[str, Any], needed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr("tfbuild.engine.faults.require_free", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr("tfbuild.engine.faults.require_free", lambda _, needed, hint: asked.append(needed))
     maker = Maker(run=Run(work=tmp_path, **run))
     monkeypatch.setitem(maker.__dict__, "engine", holding({}))
     maker.need_disk(plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None))

@@ -89,6 +89,15 @@ def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, obj
     assert error.value.reason.startswith(message)
 
 
+def test_an_engine_in_a_file_of_options_is_for_images(
+    empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tfbuild.toml").write_text('engine = "a-context"\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Unsupported, match="this machine lacks what the compile needs"):
+        Call(VERBS["wheel"], {"no_container": True}).run()
+
+
 def test_another_kernel_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname="Darwin", machine="x86_64"))
     with pytest.raises(Unsupported, match="compiles on Linux, and this is Darwin"):

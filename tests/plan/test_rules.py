@@ -162,7 +162,7 @@ def test_the_host_of_another_architecture_is_told_both_ways_out() -> None:
 
 
 @each("given, unused", [({}, False), ({"cpu": "host,avx2"}, False), ({"cpu": "x86-64-v3"}, True)])
-def test_a_recording_that_a_named_cpu_makes_useless_is_noted(given: dict[str, str], unused: bool) -> None:
+def test_a_recording_that_a_named_cpu_makes_useless_is_noted(given: dict[str, Any], unused: bool) -> None:
     notes = chosen(release="2.20.0", cpuinfo="web1.txt", **given).notes
     assert any(note.startswith("--cpuinfo does not apply") for note in notes) == unused
 

@@ -86,7 +86,8 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
     from tfbuild.pipeline import host
     from tfbuild.pipeline.maker import Maker
 
-    run = replace(run_of(options), libtensorflow=libtensorflow)
+    engine = {"engine": ""} if no_container else {}  # that of a file of options is for images
+    run = replace(run_of({**options, **engine}), libtensorflow=libtensorflow)
     if run.bundle and (no_container or libtensorflow):
         why = "--no-container uses no images" if no_container else "it lacks what --libtensorflow downloads"
         raise UsageError(f"a bundle is of no use here: {why}", hint="--mirror URL")
@@ -134,6 +135,8 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     run = run_of(options)
     chosen = select_at_engine(make(Request, options), run)
     print_notes(chosen)
+    if wheel_only and chosen.toolchain is None:
+        raise UsageError("--wheel-only is for compiles, and --wheel compiles nothing", hint="leave one of them out")
     builds = downloads(chosen, wheel_only=wheel_only)
     document = {"file": output, "builds": [build.id for build in builds]}
     if dry_run:

@@ -245,6 +245,7 @@ def build(
     ]
     # With attestations, an image's id would be that of an index, which holds a time.
     env = {**environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+    env.pop("DOCKER_DEFAULT_PLATFORM", None)  # the plan decides
     process.discard(settings.log)
     lines = _run(command, env, settings)
     if lines is not None:

@@ -136,8 +136,12 @@ class Engine:
     def save(self, names: Sequence[str], path: Path) -> None:
         """Write these images to one file, with the layers that they share once. Raises TransferFailed."""
         # The SDK saves one image alone.
-        command = [build.find_program(self.environ)[0], "save", "--output", str(path), *names]
-        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=False)
+        command = [build.find_program(self.environ)[0], "save", *names]
+        # Not by --output: a client that is killed leaves its own temporary file beside `path`.
+        with path.open("wb") as file:
+            done = subprocess.run(
+                command, env=self.environ, stdout=file, stderr=subprocess.PIPE, text=True, check=False
+            )
         if done.returncode:
             why = done.stderr.strip()
             # The daemon tells of the engine's disk, the client of that of `path`.

@@ -170,6 +170,7 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     reference = f"{split_tag(name)[0]}@{digest}"
     if not engine.exists(reference):
         _pull(engine, reference, progress)
+    engine.tag(reference, name)  # a pull by digest gives no name, and no registry may answer the next time
     return Base(reference=reference, name=name, digest=digest)
 
 

@@ -19,6 +19,11 @@ from tfbuild.util.files import FOLDER_HINT, flush, temporary_folder, writing
 
 # Characters that no file name in a context has: a script reads the names.
 NO_NAME = re.compile(r"[^\w.+-]", re.ASCII)
+# What stands at the top of contexts; the last one is of macOS' Finder.
+OWN = {
+    "Dockerfile", "bazel", "bazelrc", "constraints.txt", "entrypoint.sh", "fixes", "overrides", "patches", "plan.json",
+    "requirements.txt", "scripts", "source", "wheel", ".DS_Store",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +79,8 @@ def _refuse_foreign(folder: Path) -> None:
     written = folder / "Dockerfile"
     if not written.is_file() or not written.read_text(encoding="utf-8", errors="replace").startswith(dockerfile.MARKER):
         raise UsageError(f"{folder} exists and was not written by tfbuild", hint="remove it, or give a new folder")
+    if others := sorted({path.name for path in folder.iterdir()} - OWN):
+        raise UsageError(f"{folder / others[0]} was not written by tfbuild", hint="move it away, or give a new folder")
 
 
 def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:

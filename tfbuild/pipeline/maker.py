@@ -127,7 +127,9 @@ class Maker:
             return Result(image=image, report=None)
 
         def make(wheel: Build) -> str:
-            """Build the official wheel's image for the comparison; it need not be verified for that."""
+            """Build the official wheel's image for the comparison, if it can be; it need not be verified for that."""
+            if self.run.bundle and wheel.id not in {row.id for row in self.run.bundle.listing.builds}:
+                return ""  # a bundle for a wheel's file
             self.progress(f"building {image_name(wheel)} to compare with")
             with self.locked(wheel):
                 return self._image(wheel)
@@ -179,6 +181,7 @@ class Maker:
         """Compile the wheel and write it, with its sidecar, to the folder `output`, without making an image."""
         if build.toolchain is None:
             raise UsageError("only a compiled wheel can be exported", hint="leave out --wheel")
+        wheel.refuse_another(output, build)
         files.check_writable(output)
         with self.locked(build):
             context = self.context(build)
@@ -267,7 +270,8 @@ class Maker:
     def need_disk(self, build: Build) -> None:
         """Raise DiskFull if the engine has less space than such a build usually needs."""
         usual = IMAGE_DISK if self.run.reuse else needed_disk(build)
-        faults.require_free(self.engine.data_root, usual if self.run.disk is None else self.run.disk)
+        hint = f"{faults.PRUNE_HINT}; --need-disk GB changes the limit, as for a compile that has begun"
+        faults.require_free(self.engine.data_root, usual if self.run.disk is None else self.run.disk, hint)
 
     def base(self, build: Build, context: Context, *, follow: bool = False) -> Base:
         """Return the image that the build starts from, which the engine then has; `follow`: see bases.resolve."""

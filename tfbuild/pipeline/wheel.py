@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from packaging.version import Version
 
 from tfbuild import __version__
 from tfbuild.context.labels import named
-from tfbuild.errors import BadInput, BuildFailed, Stale
+from tfbuild.errors import BadInput, BuildFailed, Stale, UsageError
 from tfbuild.plan import Build, source
 from tfbuild.util.files import decode, read_regular, replace_file, whole
 from tfbuild.util.progress import Progress
@@ -117,6 +118,20 @@ class CompiledWheel(msgspec.Struct):
     sha256: str
     plan: dict[str, Any]
     records: dict[str, str]
+
+
+def refuse_another(output: Path, build: Build) -> None:
+    """Raise UsageError if `output` has the wheel of another build, whose file would have the same name."""
+    own = build.to_json()
+    for sidecar in sorted(output.glob("*.whl.json")):
+        with suppress(OSError, ValueError):  # it is damaged, or somebody else's
+            its = decode(read_regular(sidecar), CompiledWheel).plan
+            same = all(its[name] == own[name] for name in ("release", "python", "platform"))
+            if same and its["id"] != build.id and (its["target"] == "cuda") == (build.target == "cuda"):
+                raise UsageError(
+                    f"{sidecar.stem} in {output} is the wheel of {its['id']}, and would be replaced",
+                    hint="--output with another folder, or move it away",
+                )
 
 
 def compiled(build: Build, wheel: Path) -> CompiledWheel:

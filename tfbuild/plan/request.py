@@ -273,7 +273,10 @@ class RunRequest:
         compiles=True,
     )
     time_limit: str = _resource(
-        "", "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75", "TIME"
+        "",
+        "stop the compile after this time, such as 5h30m, keep its cache and exit with code 75",
+        "TIME",
+        compiles=True,
     )
     need_disk: str = _resource(
         "", "gigabytes that must be free; 0 skips the check (default: depends on the release)", "GB"
