@@ -63,14 +63,17 @@ trap 'exit 130' INT
 trap 'exit 143' HUP TERM
 # as SCHEME CREDENTIALS: sets the credentials of the next request. In a file, because all users can see arguments.
 as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
+direct=${no_proxy:-${NO_PROXY:-}},$direct
+case $direct in '*,'*) direct='*' ;; esac # which curl knows alone
 # request FILE OPTION...: writes an answer to $work/FILE, and its status to stdout. Takes no more than 4 MiB, waits no
 # longer than a minute, tries four times, never leaves TLS, and reaches this machine without a proxy.
 request() {
     file=$1 && shift
     for pause in 1 2 4 ''; do
         code=0
-        status=$(curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 \
-            --noproxy "${no_proxy:-${NO_PROXY:-}},$direct" --proto =http,https --proto-redir =https --location \
+        # Older curls know no --max-filesize where the length is not said; ulimit counts 512 bytes.
+        status=$(ulimit -f 8192; curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 \
+            --noproxy "$direct" --proto =http,https --proto-redir =https --location \
             --config "$work/as" --dump-header "$work/head" --output "$work/$file" --write-out '%{http_code}' "$@") ||
             code=$?
         case $code-$status in
@@ -119,7 +122,7 @@ login() {
 as Basic ''
 status=$(ask "manifests/$tag" index) || die "$host does not answer" 26
 if [ "$status" = 401 ]; then
-    challenge=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | tail -n 1)
+    challenge=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | sort -f | tail -n 1)
     # Of several ways to log in, the token.
     case $challenge in
         *[Bb]earer\ *) challenge=$(printf '%s' "$challenge" | sed 's/.*[Bb]earer /Bearer /; s/, *[A-Za-z]\{1,\} [a-z]*=.*//') ;;
@@ -127,7 +130,7 @@ if [ "$status" = 401 ]; then
     field() { printf '%s\n' "$challenge" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
     realm=$(field realm)
     case $challenge in
-        *[Bb]asic\ *) as Basic "$(login)" ;;
+        *[Bb][Aa][Ss][Ii][Cc]\ *) as Basic "$(login)" ;;
         *)
             # Passwords are never sent unencrypted. For public images, tokens need no password.
             case $realm in https://* | "$base"/*) as Basic "$(login)" ;; esac
@@ -195,7 +198,7 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v targ
         for (i = 1; i <= count; i++)
             if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
         lines[rows] = digest " " id " " its_release " " its_python " " its_platform " " needs; ids[rows] = id; releases[rows] = number(its_release)
-        speeds[rows] = speed ""
+        speeds[rows] = speed " " number(its_python)
     }
     END {
         for (row = 1; row <= rows; row++) {

@@ -57,12 +57,12 @@ trap 'rm -rf "$work"' EXIT
 # Without these, some shells skip the EXIT trap when a signal ends them.
 trap 'exit 130' INT
 trap 'exit 143' HUP TERM
-# request ADDRESS FILE MOST OPTION...: downloads at most MOST bytes, and follows redirections to https addresses only.
+# request ADDRESS FILE MOST OPTION...: downloads at most MOST bytes (older curls need ulimit), and redirects to https only.
 request() {
-    from=$1 to=$2 most=$3
-    shift 3
-    status=$(curl --silent --show-error --location --netrc-optional --proto =http,https --proto-redir =https \
-        --connect-timeout 30 --max-filesize "$most" --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
+    from=$1 to=$2 most=$3 && shift 3
+    status=$(ulimit -f $(((most + 511) / 512)); curl --silent --show-error --location --netrc-optional \
+        --proto =http,https --proto-redir =https --connect-timeout 30 --max-filesize "$most" \
+        --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
         [ $? -ne 23 ] || die "no space is left for $to: name another folder with TMPDIR=" 21
         die "the download of $from failed" 26
     }

@@ -2,9 +2,9 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import RESULTS
 from tests.cpu.machines import machine
 from tests.rows import each
 from tfbuild import cpu as cpus
@@ -14,7 +14,6 @@ from tfbuild.bench.gain import Gain
 from tfbuild.cpu import isa
 from tfbuild.facts.release_table import table
 
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 Measured = tuple[str, str, str, list[dict[str, Any]]]
 
 

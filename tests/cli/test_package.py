@@ -54,7 +54,7 @@ def environment(folder: Path, wheel: Path) -> Path:
     venv, packages = folder / "venv", folder / "packages"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=folder)
     packages.mkdir()
-    for path in site().iterdir():
+    for path in Path(pytest.__file__).parents[1].iterdir():
         if path.name.partition(".")[0] not in OPTIONAL and path.suffix != ".pth":
             (packages / path.name).symlink_to(path)
     (own,) = (venv / "lib").glob("python*/site-packages")
@@ -62,11 +62,6 @@ def environment(folder: Path, wheel: Path) -> Path:
     pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", venv / "bin" / "python"]
     run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
     return venv
-
-
-def site() -> Path:
-    """The folder that the packages around these tests are in."""
-    return Path(pytest.__file__).parents[1]
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The generated reference: every verb, option, label and field of the real output is in it, and nothing else."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tfbuild.plan import Request, select
 from tfbuild.publish.choose import Choice, PassedOver, Published
 from tfbuild.publish.pushing import Pushed
 from tools import reference
-from tools import verbs as development
 
 # Commands whose output, together, has every field of their verb. {folder}: recorded machines.
 COMMANDS = {
@@ -35,21 +33,6 @@ COMMANDS = {
     "dockerfile": ["dockerfile --target mkl --wheel official --output {folder}/context"],
     "matrix": ["matrix --release 2.14.1 --release 2.16.2 --python 3.12 --format json"],
 }
-
-
-# --- verbs ------------------------------------------------------------------------------------------------------------
-
-
-def test_every_verb_has_its_options_and_no_others() -> None:
-    text = reference.verbs(development.VERBS)
-    sections = dict(re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
-    every = {**VERBS, **development.VERBS}
-    assert set(sections) == set(every)
-    for name, section in sections.items():
-        verb = every[name]
-        assert sorted(re.findall(r"^\| `--([\w-]+)", section, re.MULTILINE)) == sorted(verb.options), name
-        assert re.findall(r"^\| `([A-Z]+)`", section, re.MULTILINE) == [row.name.upper() for row in verb.positional]
-        assert [example for example in verb.examples if example not in section] == []
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clock import Stopped
 from tests.rows import each
 from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
@@ -22,16 +23,9 @@ RECORDED = Path(__file__).parents[1] / "data" / "bazel"
 RELAY = dockerfile.TEMPLATES / "relay.py"
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_progress_has_an_eta_by_the_usual_rate_of_the_last_minutes() -> None:
-    clock, done = Clock(), 1_000
-    watch = BazelWatch(clock)
+    clock, done = Stopped(), 1_000
+    watch = BazelWatch(clock.monotonic)
 
     def after(minutes: int, actions: int) -> str:
         """Return what is shown after some minutes of so many actions each."""

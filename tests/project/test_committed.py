@@ -1,7 +1,6 @@
 """dockerfiles/: what is committed is what the facts and templates give, is complete, and says what is true of it."""
 
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -80,22 +79,6 @@ def test_it_differs_from_what_invoke_build_writes_by_its_head_and_its_paths(buil
     for name, text in texts.items():
         path = ROOT / name if "/" in name and not name.startswith(("fixes/",)) else FOLDER / build.id / name
         assert path.read_text() == text
-
-
-# --- what it says -----------------------------------------------------------------------------------------------------
-
-
-def test_the_readme_and_the_head_show_the_same_command_for_each() -> None:
-    shown = re.findall(r"^docker build .+$", (FOLDER / "README.md").read_text(), re.MULTILINE)
-    heads = [(FOLDER / build.id / "Dockerfile").read_text().partition("\nARG ")[0] for build in BUILDS]
-    assert [re.findall(r"docker build .+", head) for head in heads] == [[command] for command in shown]
-    for build, command in zip(BUILDS, shown, strict=True):
-        words = shlex.split(command)
-        assert words[-1] == "."
-        options = dict(zip(words[2:-1:2], words[3:-1:2], strict=True))
-        assert (ROOT / options["--file"]).is_file()
-        assert options["--platform"] == build.platform
-        assert options["--tag"] == f"tfbuild:{build.id}-unverified"
 
 
 # --- digests of base images -------------------------------------------------------------------------------------------

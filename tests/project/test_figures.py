@@ -6,14 +6,6 @@ from benchmarks.harness import RESULTS
 from tools import figures
 
 
-def test_the_readme_has_five_rows_and_the_page_has_all() -> None:
-    shown = {path: text.partition(figures.BEGIN)[2].partition(figures.END)[0] for path, text in figures.pages().items()}
-    lines = {path: [line for line in text.splitlines() if ".json`" in line] for path, text in shown.items()}
-    assert len(lines[figures.README]) == 5
-    assert len(lines[figures.PAGE]) == len(figures.rows())
-    assert set(lines[figures.README]) <= set(lines[figures.PAGE])
-
-
 def test_every_report_is_read_by_somebody() -> None:
     rows = figures.rows()
     facts = (figures.ROOT / "tfbuild" / "facts").glob("*.toml")

@@ -1,6 +1,7 @@
 """pull.sh against a hostile registry. It only chooses; docker is not called."""
 
 import base64
+import gzip
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -63,19 +65,25 @@ class Proxy(Handler):
 
 
 @pytest.mark.parametrize(
-    ("host", "first_request"),
+    ("host", "first_request", "no_proxy"),
     [
-        ("127.evil.invalid", "CONNECT 127.evil.invalid:443"),
-        ("registry:5000", "CONNECT registry:5000"),
+        ("127.evil.invalid", "CONNECT 127.evil.invalid:443", ""),
+        ("registry:5000", "CONNECT registry:5000", ""),
+        ("docker.io", "CONNECT registry-1.docker.io:443", ""),
         # Those are reached without a proxy.
-        ("127.0.0.1:1", None),
+        ("127.0.0.1:1", None, ""),
+        ("127.0.0.2:1", None, ""),
+        ("localhost:1", None, ""),
+        ("evil.invalid", None, "*"),
     ],
 )
-def test_plain_http_is_only_used_for_loopback_addresses(host: str, first_request: str | None, tmp_path: Path) -> None:
+def test_plain_http_is_only_used_for_loopback_addresses(
+    host: str, first_request: str | None, no_proxy: str, tmp_path: Path
+) -> None:
     handler = type("Here", (Proxy,), {"requests": []})
     with serving(handler) as address:
         proxies = {"http_proxy": f"http://{address}", "https_proxy": f"http://{address}"}
-        done = pull_script(tmp_path, f"{host}/us/x", **proxies)
+        done = pull_script(tmp_path, f"{host}/us/x", no_proxy=no_proxy, **proxies)
     assert done.returncode == 26
     assert handler.requests[:1] == ([first_request] if first_request else [])  # type: ignore[attr-defined]
 
@@ -115,6 +123,10 @@ def member_of(config: bytes, more: Mapping[str, object] = {}) -> str:
     return digest_of(manifest)
 
 
+def listed(*rows: Mapping[str, object]) -> bytes:
+    return json.dumps({"manifests": rows}, indent=2).encode()
+
+
 def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     hostile: type[Hostile], tmp_path: Path
 ) -> None:
@@ -136,6 +148,90 @@ def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
     """Features that no kernel prints (without `cpuinfo`) keep their names, and fit no host."""
     renamed = {row.name: row.cpuinfo for row in facts.features() if row.cpuinfo not in ("", row.name)}
     assert dict(re.findall(r"s/\^(\w+)\$/(\w+)/", (ROOT / "pull.sh").read_text())) == renamed
+
+
+@pytest.mark.parametrize(
+    "digest",
+    ["sha256:" + end for end in (64 * "g", 64 * "A", 63 * "0", 65 * "0", 63 * "0" + "/")] + ["sha512:" + 64 * "0"],
+)
+def test_a_digest_that_cannot_be_one_is_not_requested(digest: str, hostile: type[Hostile], tmp_path: Path) -> None:
+    hostile.index = listed(row("one", cpuinfo="avx") | {"digest": digest})
+    done = pull_script(tmp_path, f"{hostile.host}/us/x")
+    assert done.stderr.startswith(f"pull.sh: not {PREFIX}one: the index gives no digest\n")
+    assert done.returncode == 27
+
+
+@pytest.mark.parametrize(
+    ("release", "platform", "chosen"),
+    [
+        ("2.9.30", PLATFORM, "2.20.0"), ("2.20.10", PLATFORM, "2.20.10"), ("10.0.0", PLATFORM, "10.0.0"),
+        ("2.20.1", "linux/s390x", ""),
+    ],
+)  # fmt: skip
+def test_the_newest_release_of_any_platform_is_taken_by_its_numbers(
+    release: str, platform: str, chosen: str, hostile: type[Hostile], tmp_path: Path
+) -> None:
+    other = row("two", cpuinfo="avx", release=release, id=f"{release}-mkl-py3.13-two", platform=platform)
+    hostile.index = listed(row("one", cpuinfo="avx"), other)
+    done = pull_script(tmp_path, f"{hostile.host}/us/x")
+    assert (f" {chosen}-mkl-" in done.stdout, done.returncode) == (bool(chosen), 0 if chosen else 27)
+
+
+@pytest.mark.parametrize(("python", "code"), [("3.1", 27), ("3.10", 0)])
+def test_pythons_are_compared_as_text(python: str, code: int, hostile: type[Hostile], tmp_path: Path) -> None:
+    hostile.index = listed(row("one", cpuinfo="avx", python="3.10", id="2.20.0-mkl-py3.10-one"))
+    assert pull_script(tmp_path, f"{hostile.host}/us/x", "latest", "mkl", python).returncode == code
+
+
+def test_of_equally_fast_images_the_newest_python_is_taken(hostile: type[Hostile], tmp_path: Path) -> None:
+    named = {python: f"2.20.0-mkl-py{python}-x" for python in ("3.9", "3.12", "3.11")}
+    rows = [row(python, cpuinfo="avx", python=python, id=name, speed="1") for python, name in named.items()]
+    hostile.index = listed(*rows)
+    assert pull_script(tmp_path, f"{hostile.host}/us/x").stdout.endswith(f" {named['3.12']}\n")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"os": "linux"', '"os": "windows"'),
+        (f'"architecture": "{PLATFORM[6:]}"', '"architecture": "s390x"'),
+        ('"io.tfbuild.features": "", ', ""),
+        ('"io.tfbuild.features": ""', '"io.tfbuild.features": "avx"'),
+        (f'"io.tfbuild.platform": "{PLATFORM}"', '"io.tfbuild.platform": "linux/s390x"'),
+        ('"io.tfbuild.python": "3.13"', '"io.tfbuild.python": "3.12"'),
+        ('"io.tfbuild.release": "2.20.0"', '"io.tfbuild.release": "2.20.1"'),
+        (f'"io.tfbuild.id": "{PREFIX}one"', f'"io.tfbuild.id": "{PREFIX}two"'),
+        ('"config": ', '"container_config": {"Labels": {"io.tfbuild.id": "x"}}, "config": '),
+    ],
+)
+def test_an_image_that_is_not_its_row_is_passed_over(
+    old: str, new: str, hostile: type[Hostile], tmp_path: Path
+) -> None:
+    sound = row("one", cpuinfo="")
+    config = MEMBERS[json.loads(MEMBERS[str(sound["digest"])])["config"]["digest"]].decode()
+    assert old in config
+    hostile.index = listed(sound | {"digest": member_of(config.replace(old, new).encode())})
+    assert pull_script(tmp_path, f"{hostile.host}/us/x").returncode == 24
+
+
+@pytest.mark.parametrize(("before", "code"), [(0, 0), (4 << 20, 26)])
+def test_what_a_proxy_compressed_is_read_up_to_a_limit(
+    before: int, code: int, hostile: type[Hostile], tmp_path: Path
+) -> None:
+    hostile.index = index()
+    hostile.body = lambda self: gzip.compress(before * b" " + Hostile.body(self))  # type: ignore[method-assign]
+    assert pull_script(tmp_path, f"{hostile.host}/us/x").returncode == code
+
+
+def test_an_answer_that_says_no_length_is_cut_off(hostile: type[Hostile], tmp_path: Path) -> None:
+    def answer(self: Hostile) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with suppress(OSError):
+            self.wfile.write((5 << 20) * b" " + index())
+
+    hostile.do_GET = answer  # type: ignore[method-assign]
+    assert pull_script(tmp_path, f"{hostile.host}/us/x").returncode == 26
 
 
 @pytest.mark.parametrize(("end", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -162,7 +258,7 @@ LOGIN = base64.b64encode(f"somebody:{PASSWORD}".encode()).decode()
 
 
 def index() -> bytes:
-    return json.dumps({"manifests": [row("one", cpuinfo="avx")]}, indent=2).encode()
+    return listed(row("one", cpuinfo="avx"))
 
 
 def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
@@ -186,7 +282,7 @@ def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("place", ["file", "own helper", "helper"])
-@pytest.mark.parametrize("scheme", ["Basic", "Bearer"])
+@pytest.mark.parametrize("scheme", ["Basic", "BASIC", "Bearer"])
 def test_a_private_registry_is_read_with_dockers_login(
     hostile: type[Hostile], scheme: str, place: str, tmp_path: Path
 ) -> None:
@@ -198,11 +294,13 @@ def test_a_private_registry_is_read_with_dockers_login(
         self.tokens.append(authorization)
         body, wanted = self.body(), f"Basic {LOGIN}"
         if scheme == "Bearer":
-            buys_token = self.path.startswith("/token?service=here&scope=pull")
-            body, wanted = (b'{"token": "issued"}', wanted) if buys_token else (self.body(), "Bearer issued")
+            buys_token = self.path.lower().startswith("/token?service=here&scope=repository%3aus%2fx%3apull")
+            body, wanted = (b'{"access_token": "issued"}', wanted) if buys_token else (self.body(), "Bearer issued")
         self.send_response(200 if authorization == wanted else 401)
-        realm = f'Bearer realm="http://{host}/token",service="here",scope="pull"'
-        self.send_header("WWW-Authenticate", realm if scheme == "Bearer" else 'Basic realm="here"')
+        if scheme == "Bearer":
+            realm = f'Bearer realm="http://{host}/token",service="here",scope="repository:us/x:pull"'
+            self.send_header("WWW-Authenticate", realm)
+        self.send_header("WWW-Authenticate", f'{scheme.replace("Bearer", "Basic")} realm="here"')
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

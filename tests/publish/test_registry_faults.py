@@ -213,10 +213,11 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     ),
     "a token server without an end": (
         token_server(page(content=b" " * (5 << 20))),
-        {"pull": (26, "sends more than"), "pull.sh": (26, "the token server of")},
+        {"pull": (26, "sends more than"), "pull.sh": (26, "curl: (63) ")},
     ),
     "an index without an end": (
-        answering(INDEX_PATH, page(content=b" " * (5 << 20))), {"pull": (26, "sends more"), "pull.sh": (26, "")}
+        answering(INDEX_PATH, page(content=b" " * (5 << 20))),
+        {"pull": (26, "sends more"), "pull.sh": (26, "curl: (63) ")},
     ),
     "a page": (
         answering("", page()), {"pull": (26, "no manifest"), "pull.sh": (26, "not an index"), "verify": (26, "")}

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import executable
+from tests.servers import Handler, serving
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
+from tfbuild.oci import transport
 from tfbuild.publish import installing, signing
 
 REFERENCE = "ghcr.io/us/x@sha256:0a"
@@ -87,6 +89,19 @@ def test_a_list_of_wheels_is_judged_only_once_its_signature_is_accepted(cosign: 
         with pytest.raises(error):
             index.wheels(ours)
         assert words(cosign)[:4] == ["verify-blob", "--key", "a key", "--bundle"]
+
+
+@pytest.mark.parametrize(("status", "error"), [(404, VerificationFailed), (503, RegistryRefused)])
+def test_only_a_signature_that_is_not_there_is_none(
+    status: int, error: type[TfbuildError], cosign: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Index(Handler):
+        def do_GET(self) -> None:
+            self.say(200 if self.path.endswith("/choose.json") else status, b"{}")
+
+    monkeypatch.setattr(transport, "TRIES", 0)
+    with serving(Index) as host, pytest.raises(error):
+        installing.WheelSource(f"http://{host}/x").wheels("--key k")
 
 
 def test_a_cosign_that_never_ends_is_ended(cosign: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,6 +292,8 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
     """Make sure that a container engine answers; as root on Debian or Ubuntu, install and start one if needed."""
     from tfbuild.engine import daemon
 
+    if yes and not stop:
+        raise UsageError("--yes is for --stop", hint="invoke engine --stop --yes")
     if stop:
         if number := 0 if yes else daemon.running_containers():
             raise UsageError(f"{counted(number, 'container')} would be stopped, too", hint="invoke engine --stop --yes")

@@ -147,6 +147,10 @@ def run_installer(command: Sequence[str], project: str, environment: PythonEnvir
 # --- the index --------------------------------------------------------------------------------------------------------
 
 
+class Absent(RegistryRefused):
+    """An index does not have this file."""
+
+
 class WheelSource:
     """An index of wheels: at an address, or in a folder."""
 
@@ -186,7 +190,7 @@ class WheelSource:
         name = f"{wheel_rows.CHOICES_FILE}{signing.BUNDLE}"
         try:
             signature = b"".join(self._read(name, signing.MOST_BYTES))
-        except RegistryRefused as error:
+        except Absent as error:
             raise VerificationFailed(
                 f"the index has no signature: {error.reason}",
                 hint="do not use it; `invoke index --sign` signs an index",
@@ -221,7 +225,8 @@ class WheelSource:
                         left -= len(chunk)
                         yield chunk
             except OSError as error:
-                raise _lost(address, error.strerror or str(error)) from error
+                absent = isinstance(error, FileNotFoundError)
+                raise _lost(address, error.strerror or str(error), absent=absent) from error
             return
         with transport.reaching(urlsplit(address).netloc, WHOSE):
             answer = self._session.get(
@@ -232,14 +237,15 @@ class WheelSource:
             )
         with answer:
             if answer.status_code != 200:
-                raise _lost(address, f"the server answers {answer.status_code}")
+                absent = answer.status_code in (403, 404)  # a bucket without listing answers 403
+                raise _lost(address, f"the server answers {answer.status_code}", absent=absent)
             yield from transport.chunks(answer, most, WHOSE)
 
 
-def _lost(address: str, reason: str) -> RegistryRefused:
+def _lost(address: str, reason: str, *, absent: bool) -> RegistryRefused:
     file = address.rpartition("/")[2]
     hint = INDEX_HINT if file == wheel_rows.CHOICES_FILE else "tell whoever publishes the index"
-    return RegistryRefused(f"{address} cannot be read: {reason}", hint=hint)
+    return (Absent if absent else RegistryRefused)(f"{address} cannot be read: {reason}", hint=hint)
 
 
 # --- choosing ---------------------------------------------------------------------------------------------------------

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfbuild.context.labels import REPOSITORY, ImageLabels, read_labels
+from tfbuild.context.labels import ImageLabels, read_labels
 from tfbuild.engine import Engine, Image
-from tfbuild.errors import VerificationFailed
 from tfbuild.oci import client, manifests, references
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest
@@ -155,10 +154,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
     """
     identifier = read_labels(image.labels).id
     report = reporting.stored(reports, identifier)
-    if report is None:
-        raise VerificationFailed(
-            f"there is no report on {identifier} in {reports}", hint=f"invoke verify {REPOSITORY}:{identifier}"
-        )
+    assert report is not None  # the push has read it
     contents = sbom.read_contents(engine, image.id)
     # The engine may know it by another digest.
     subject = replace(image, id=manifest.config)

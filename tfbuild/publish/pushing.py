@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.context import labels
-from tfbuild.context.labels import REPOSITORY, ImageLabels, configured_labels, read_labels
+from tfbuild.context.labels import ImageLabels, configured_labels, read_labels
 from tfbuild.engine import Engine, Image, transfer
 from tfbuild.errors import RegistryRefused, Stale, Unfinished, UnknownImage, UsageError, VerificationFailed
 from tfbuild.oci import client, manifests, references
@@ -51,14 +51,14 @@ def _prepare(
     """
     repository, reference = labels.parse_name(image)
     # It may be named as it will be in the registry.
-    ours = repository == str(registry.repository) and not engine.exists(image)
-    local = engine.image(labels.find_image(engine, reference if ours else image))
+    name = reference if repository == str(registry.repository) and not engine.exists(image) else image
+    local = engine.image(labels.find_image(engine, name))
     identifier = labelled_build(image, local.labels, local.architecture).id
     report = reporting.stored(reports, identifier)
     if report is None or not report.passed or report.image.id != local.id:
         raise VerificationFailed(
             f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
-            hint=f"invoke verify {REPOSITORY}:{identifier}",
+            hint=f"invoke verify {name}",
         )
     ref = f"{registry.repository}:{identifier}"
     if indexes.of_labels(local.labels, local.created, f"sha256:{'0' * 64}") is None:
