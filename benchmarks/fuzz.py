@@ -39,8 +39,9 @@ from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.plan import wheel
 from tfbuild.publish import indexes, sbom
 from tfbuild.util import terminal
+from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
-from tfbuild.verify import report as reports
+from tfbuild.verify.report import Report
 
 ROOT = Path(__file__).parent.parent
 DATA = ROOT / "tests" / "data"
@@ -189,7 +190,7 @@ PARSERS = {
     "buildkit": Parser(read=build_lines, seeds=("buildkit/*",)),
     "wheel": Parser(read=wheel_name),
     "names": Parser(read=names),
-    "report": Parser(read=reports.from_json, errors=(ValueError,)),
+    "report": Parser(read=lambda content: decode(content, Report), errors=(ValueError,)),
     "registry": Parser(read=registry_answer),
     "configuration": Parser(read=image_configuration),
     "fleet": Parser(read=in_file(fuzz_json.fleet_images), more=fuzz_json.recorded_fleet),

@@ -105,15 +105,14 @@ def sidecars(folder: Path) -> None:
 # --- a valid document of each -----------------------------------------------------------------------------------------
 
 OPERATION = {"name": "x", "values": [1.5], "note": "x"}
-COMPILED = {"tfbuild": "x", "builder": "x", "compiler": "x", "bazel": "x", "source_commit": "x"}
 PLAN, AUDIT = {"target": "mkl", "features": ["avx"]}, {"platform_tag": "manylinux_2_28_x86_64"}
-SIDECAR = {"schema": SCHEMA, "sha256": ZEROS, **COMPILED, "plan": PLAN, "audit": AUDIT}
+SIDECAR = {"schema": SCHEMA, "sha256": ZEROS, "plan": PLAN, "audit": AUDIT}
 NAME = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_28_x86_64.whl"
 WHEEL = {
     "file": f"pool/{ZEROS}/{NAME}", "size": 1, "sha256": ZEROS, "metadata": ZEROS, "project": "tensorflow_cpu",
     "version": "2.14.0", "release": "2.14.0", "python": "3.11", "requires_python": ">=3.9", "platform": "linux/amd64",
     "glibc": "2.28", "target": "mkl", "instruction_set": "avx", "features": ["avx"], "created": "2026-01-01T00:00:00Z",
-    "built": COMPILED, "yanked": "", "variant": {"file": "x", "size": 1, "sha256": ZEROS},
+    "yanked": "", "variant": {"file": "x", "size": 1, "sha256": ZEROS},
 }  # fmt: skip
 DOCUMENTS: dict[str, tuple[object, ...]] = {
     "docker": (
@@ -127,7 +126,7 @@ DOCUMENTS: dict[str, tuple[object, ...]] = {
     ),
     "probe": (OPERATION,),
     "wheels": ({"schema": wheel_rows.SCHEMA, "wheels": [WHEEL], "url": "x"},),
-    "sidecar": ({**SIDECAR, "host": {"system": "x"}},),
+    "sidecar": (SIDECAR,),
 }
 TABLES = b"""release = "2.20"
 cpu = "haswell"

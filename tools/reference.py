@@ -14,7 +14,7 @@ from tfbuild.context import labels
 from tfbuild.errors import TfbuildError
 from tfbuild.facts import Facts, targets
 from tfbuild.plan import Build, Request, select
-from tfbuild.publish import indexes
+from tfbuild.publish import choose
 from tfbuild.util.terminal import markdown_cell
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
@@ -261,7 +261,7 @@ def label_examples() -> dict[str, str]:
 def labels_page() -> str:
     """Return the page of labels. Raises KeyError for a label without a meaning."""
     meanings = labels.prefixed(MEANINGS) | {f"{labels.OCI}{name}": meaning for name, meaning in OCI.items()}
-    repeated = labels.prefixed(dict.fromkeys(indexes.LABELS, "index"))
+    repeated = labels.prefixed(dict.fromkeys(choose.LABELS, "index"))
     rows = (
         (f"`{name}`", meanings[name], f"image{', index' if name in repeated else ''}", _example(value))
         for name, value in label_examples().items()

@@ -123,7 +123,7 @@ class RecordingSession(Session):
 
 def recording_session(adds: int, *groups: CaseGroup) -> RecordingSession:
     settings, progress = Settings(mode="budget", budget=60), Progress(io.StringIO())
-    session = RecordingSession(cast(Engine, None), settings, MACHINE, progress, lambda: None)
+    session = RecordingSession(cast(Engine, None), settings, MACHINE, progress, lambda: None, 0.0)
     session.adds, session.requests = adds, []
     session.runs = [ExperimentRun(one.row, [one]) for one in groups]
     return session
@@ -147,8 +147,9 @@ def test_the_rest_of_the_time_goes_to_what_has_least_and_only_to_what_was_cut(st
         "the one without a round first, and once more for its last five"
     )
     assert re.findall(r"^bench: x, continued: (\w+) ", stream.getvalue(), re.MULTILINE) == ["truncated", "done", "done"]
-    assert [row.status for row in run.done] == ["measured"] * 3
-    assert [row for row in run.done if len(row.cases[0].rounds) != ROUNDS["budget"]] == []
+    done = [row.result() for row in run.runs]
+    assert [row.status for row in done] == ["measured"] * 3
+    assert [row for row in done if len(row.cases[0].rounds) != ROUNDS["budget"]] == []
 
 
 def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopped) -> None:
@@ -160,7 +161,7 @@ def test_the_rest_ends_where_it_brings_nothing_further_or_is_over(stopped: Stopp
     run.end = stopped.now + session.LEAST_SECONDS - 1
     run._rest(Pool(cast(Engine, None)))
     assert run.requests == []
-    assert run.done[0].status == "truncated"
+    assert run.runs[0].result().status == "truncated"
 
 
 def test_what_is_measured_is_shown_with_the_time_that_is_left(

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -317,11 +318,13 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     settings = command.run_settings(quick=True, full=False, budget="", against="")
     engine = cast(Engine, SimpleNamespace(image=lambda _: IMAGE))
-    run = session.Session(engine, replace(settings, budget=1.0), machine, Progress(io.StringIO()), lambda: None)
+    end = time.monotonic() + 1
+    run = session.Session(engine, settings, machine, Progress(io.StringIO()), lambda: None, end)
     run.run(experiments.known_experiments())
-    assert [row.name for row in run.done] == [row.name for row in experiments.known_experiments()]
-    assert {row.status for row in run.done} == {"skipped"}
-    reasons = {row.name: row.reason for row in run.done}
+    done = [row.result() for row in run.runs]
+    assert [row.name for row in done] == [row.name for row in experiments.known_experiments()]
+    assert {row.status for row in done} == {"skipped"}
+    reasons = {row.name: row.reason for row in done}
     assert "--against IMAGE" in reasons.pop("isa"), "more time would not mend it"
     assert "there is nothing to unset" in reasons.pop("tuning")
     assert set(reasons.values()) == {"the budget leaves no time for it"}
@@ -338,9 +341,9 @@ def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(error: T
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     engine = cast(Engine, SimpleNamespace(image=lambda _: ask("image")))
     settings, progress = Settings(mode="quick", budget=60), Progress(io.StringIO())
-    run = session.Session(engine, settings, machine, progress, lambda: ask("engine"))
+    run = session.Session(engine, settings, machine, progress, lambda: ask("engine"), time.monotonic() + 60)
     run.run(experiments.known_experiments())
-    assert (run.interrupted, run.done) == (True, ())
+    assert (run.interrupted, run.runs) == (True, [])
 
 
 def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:

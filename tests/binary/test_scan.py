@@ -298,7 +298,7 @@ def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) ->
 
 def test_every_row_names_known_features() -> None:
     rows = scan.code_table()
-    names = {facts.feature(row.feature).name for row in rows.written}
+    names = {facts.feature(name).name for name in rows.written}
     assert {"avx", "avx2", "avx512f"} <= names
     assert {row.method for row in rows.judged} == {"symbols", "spread", "beside"}
     assert [row for row in rows.judged if not (0 < row.share < 0.25 and row.measured)] == []

@@ -83,13 +83,13 @@ def test_what_lscpu_prints_is_read(name: str) -> None:
 def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     row = machine("rhel7-haswell")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(row.cpuinfo().encode())))
-    detection._stdin.cache_clear()
+    detection._once.cache_clear()
     try:
         assert cpu.detect(Path("-")) == cpu.parse(row.cpuinfo())
         # Once read, it is read again from memory.
         assert isa.resolve("-", arch="x86_64") == isa.of_cpu(cpu.parse(row.cpuinfo()))
     finally:
-        detection._stdin.cache_clear()
+        detection._once.cache_clear()
 
 
 @pytest.mark.parametrize("row", machines(), ids=lambda row: row.name)
@@ -254,7 +254,7 @@ def test_a_text_without_a_cpu_is_refused_by_its_name(tmp_path: Path, monkeypatch
     (tmp_path / "notes.txt").write_text("none")
     with pytest.raises(Unsupported, match=r"notes\.txt does not describe a CPU"):
         cpu.detect(tmp_path / "notes.txt")
-    monkeypatch.setattr(detection, "_stdin", lambda: b"none")
+    monkeypatch.setattr(detection, "_once", lambda _: b"none")
     with pytest.raises(Unsupported, match="stdin does not describe a CPU"):
         cpu.detect(Path("-"))
 

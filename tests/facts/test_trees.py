@@ -91,7 +91,9 @@ COMPARED: dict[str, Said] = {
     "guard": (lambda release: tuple(row.name for row in releases.guard(release)), lambda tree, _: tree.guard),
     "numbers": (
         lambda _: True,
-        lambda tree, release: {f"{row.enum}={row.number}" for row in releases.guard(release)} <= {*tree.cpu_numbers},
+        lambda tree, release: (
+            {f"{row.name.replace('.', '_')}={row.number}" for row in releases.guard(release)} <= {*tree.cpu_numbers}
+        ),
     ),
 }
 

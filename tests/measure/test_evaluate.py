@@ -298,19 +298,3 @@ def test_confidence_is_spelled_where_it_is_less_than_usual() -> None:
     assert evaluate.sure(between(1, 2, coverage=0.95))
     assert not evaluate.sure(between(1, 2, coverage=0.9499))
     assert not evaluate.sure(None)
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "slow", "noisy"),
-    [
-        (0.9, 0.949, True, True),
-        (0.9, 0.95, False, False),
-        (0.9, 1.2, False, False),
-        (1.05, 1.1, False, False),
-        (1.054, 1.1, False, True),
-        (0.99, 1.01, False, False),
-    ],
-)
-def test_too_slow_and_too_noisy_have_one_limit(low: float, high: float, slow: bool, noisy: bool) -> None:
-    assert evaluate.too_slow(between(low, high)) is slow
-    assert evaluate.too_noisy(between(low, high)) is noisy

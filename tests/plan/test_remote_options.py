@@ -162,4 +162,4 @@ def test_an_image_in_a_registry_is_no_cache() -> None:
 
 def test_what_only_a_compile_uses_is_told_where_nothing_is_compiled() -> None:
     given = RunRequest(jobs="2", time_limit="1h", need_disk="9", remote_cache="grpc://h", no_cache=True)
-    assert given_to_compile(given) == ["--jobs", "--remote-cache"]
+    assert given_to_compile(given) == ["--jobs", "--time-limit", "--remote-cache"]

@@ -86,7 +86,6 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"release": "2.20.0", "python": "3.13", "cpu": "avx"}, {"id": "2.20.0-mkl-py3.13-avx-source"}),  # as the wheel's
     ({"cpu": "x86-64-v4", "release": "2.20.0", "compiler": "clang-19", "prefer_vector_width": "256"}, {
         "id": "2.20.0-mkl-py3.13-x86-64-v4-clang-19-prefer256", "+copts": "--copt=-mprefer-vector-width=256",
-        "+words": "--prefer-vector-width",
     }),
     ({"cpu": "x86-64-v4", "release": "2.20.0"}, {"+copts": "--copt=-mprefer-vector-width=512"}),
     ({**ARM_82, "release": "2.20.0"}, {"configs": ("mkl_aarch64_threadpool",)}),

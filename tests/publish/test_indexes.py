@@ -14,7 +14,7 @@ from tfbuild.errors import RegistryRefused, Yanked
 from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import Manifest, digest_of
-from tfbuild.publish import indexes
+from tfbuild.publish import choose, indexes
 
 
 def test_an_index_has_the_fields_that_others_read(fake: type[FakeRegistry]) -> None:
@@ -139,7 +139,7 @@ def test_what_is_no_index_is_refused_by_readers_and_written_again_by_a_push(fake
         assert offered(fake, "latest-mkl") == [name]
 
 
-@pytest.mark.parametrize("name", indexes.LABELS)
+@pytest.mark.parametrize("name", choose.LABELS)
 def test_each_label_that_a_host_chooses_by_is_checked(name: str) -> None:
     labels = labels_of_plan("2.20.0", "avx")
     read = indexes.of_labels(labels, "2026-11-01\x1b[31m" + 100 * "0", digest_of(b""))

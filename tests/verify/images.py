@@ -28,7 +28,7 @@ from tfbuild.measure import probe
 from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build
-from tfbuild.verify import Baseline, Start, Verification, labelled_build
+from tfbuild.verify import Baseline, Verification, labelled_build
 from tfbuild.verify.checks import guard, throughput
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
@@ -169,7 +169,7 @@ def started(script: bytes, command: list[str], env: Mapping[str, str], folder: P
 def verification(engine: object = None, planned: Build = PLANNED, **more: Any) -> Verification:
     """A verification in progress; the image's first probe has run."""
     outcome = Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.Ended(0, ""), output=START.stderr)
-    state: dict[str, Any] = {"baseline": BASELINE, "start": Start(outcome=outcome), "version": __version__} | more
+    state: dict[str, Any] = {"baseline": BASELINE, "start": outcome, "why": "", "version": __version__} | more
     return Verification(
         engine=cast(Engine, engine or ImageEngine()), ref="sha256:1", planned=planned, sandbox=SANDBOX, **state
     )

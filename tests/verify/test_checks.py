@@ -144,7 +144,7 @@ def faults(check: VerificationCheck) -> list[str]:
     wrong = []
     for engine in empty_images(check.name):
         try:
-            found = judged(check, engine, start=replace(NOT_STARTED, why=""))
+            found = judged(check, engine, start=NOT_STARTED)
         except Exception as error:
             wrong.append(f"{error!r} for {engine.every}")
         else:
@@ -192,8 +192,9 @@ def test_only_checks_of_other_targets_are_skipped_for_an_image_that_starts() -> 
 
 def test_without_a_start_only_checks_without_tensorflow_run() -> None:
     needing = {"onednn", "tcmalloc", "cuda", "numerics", "throughput"}
-    assert skipped(start=NOT_STARTED) == dict.fromkeys(needing, NO_START)
-    assert skipped(start=NOT_STARTED, unstartable=True) == dict.fromkeys(needing | {"import"}, NO_START)
+    before = {"start": NOT_STARTED, "why": NO_START}
+    assert skipped(**before) == dict.fromkeys(needing, NO_START)
+    assert skipped(**before, unstartable=True) == dict.fromkeys(needing | {"import"}, NO_START)
 
 
 def test_checks_run_after_those_whose_results_they_use() -> None:
@@ -209,16 +210,16 @@ def test_checks_run_after_those_whose_results_they_use() -> None:
 
 
 def test_what_import_saw_is_there_for_later_checks() -> None:
-    state = verification(start=NOT_STARTED)
+    state = verification(start=NOT_STARTED, why=NO_START)
     assert session.judged(checks.IMPORT, state).status == "pass"
-    assert (state.start.why, state.start.environment) == ("", ENVIRONMENT)
+    assert (state.why, state.environment) == ("", ENVIRONMENT)
     state = verification(SPOILED["import"])
     assert session.judged(checks.IMPORT, state).status == "fail"
-    assert state.start.why == "TensorFlow does not import (see import)"
-    assert checks.NUMERICS.skip(state) == state.start.why
+    assert state.why == "TensorFlow does not import (see import)"
+    assert checks.NUMERICS.skip(state) == state.why
     state = verification(planned=replace(PLANNED, python="3.12"))
     assert session.judged(checks.IMPORT, state).status == "fail"
-    assert state.start.why == "", "it does import, though on another Python"
+    assert state.why == "", "it does import, though on another Python"
 
 
 def test_an_import_that_fails_as_is_known_says_what_helps() -> None:

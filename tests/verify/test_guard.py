@@ -11,6 +11,7 @@ from tfbuild.in_container.smoke.judge import GUARD_EXIT
 from tfbuild.plan import Build, Request
 from tfbuild.verify import NOT_STARTED, labelled_build
 from tfbuild.verify.checks import CHECKS, guard
+from tfbuild.verify.report import NO_START
 
 REQUESTS = {
     "an official wheel": Request(release="2.21.0", target="mkl", wheel="official"),
@@ -107,7 +108,7 @@ def test_an_image_that_does_not_start_is_a_reason_to_skip_what_needs_it(every: o
 def test_an_image_that_hangs_is_started_once() -> None:
     """No other check starts it: each would wait again."""
     engine = ImageEngine(every=TimeoutError())
-    state = verification(engine, start=NOT_STARTED)
+    state = verification(engine, start=NOT_STARTED, why=NO_START)
     assert guard.CHECK.run(state).status == "fail"
     assert len(engine.asked) == 1
     assert {check.name for check in CHECKS if not check.skip(state)} == {"configuration", "guard", "isa", "code"}

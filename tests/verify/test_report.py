@@ -15,6 +15,7 @@ from tfbuild.errors import VerificationFailed
 from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
 from tfbuild.measure.records import Interval
+from tfbuild.util.files import decode
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
 from tfbuild.verify.report import NO_START, SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
@@ -78,8 +79,6 @@ def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
         assert "splendid" in text
     (tmp_path / f"{report().id}.json").write_text(text, encoding="latin-1")
     assert reporting.stored(tmp_path, report().id) is None
-    with pytest.raises(ValueError, match="not a report"):
-        reporting.from_json(text.encode("latin-1"))
 
 
 def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
@@ -135,7 +134,7 @@ def test_a_failure_is_kept_beside_the_report_of_an_image_in_use(tmp_path: Path) 
     good = reporting.write_report(report(), tmp_path / "a" / "b")
     bad = reporting.write_report(report("fail", check("isa", "fail")), good.parent)
     assert (good.name, bad.name) == ("2.21.0-mkl-py3.11-f16c.json", "2.21.0-mkl-py3.11-f16c-failed.json")
-    assert reporting.from_json(good.read_bytes()).passed
+    assert decode(good.read_bytes(), Report).passed
     assert len(list(good.parent.iterdir())) == 6
     assert good.with_suffix(".md").read_text() == reporting.to_markdown(report())
 
@@ -171,7 +170,7 @@ def test_a_report_without_a_start_can_be_shown() -> None:
     assert "Throughput" not in reporting.to_markdown(bare)
     assert "Throughput" not in ParsedPage(reporting.to_html(bare)).titles
     reporting.show_report(bare, io.StringIO())
-    assert reporting.from_json(records.to_json(bare)) == bare
+    assert decode(records.to_json(bare), Report) == bare
 
 
 def test_no_text_of_an_image_is_markup_in_markdown() -> None:
@@ -218,12 +217,10 @@ def test_the_chart_shows_the_time_that_is_judged() -> None:
     original = report().throughput
     assert original is not None
     doubled = Interval(median=2.0, low=1.9, high=2.1, coverage=0.95)
-    other = replace(original, cpu=doubled, benchmarks=())
-    for metric, title in (("cpu", "CPU time, relative"), ("wall", "wall time, relative")):
-        text = reporting.to_html(replace(report(), throughput=replace(other, metric=metric)))
-        (figure,) = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
-        assert texts(figure)[0].startswith(title)
-        assert ("2.00" in figure) == (metric == "cpu"), figure
+    text = reporting.to_html(replace(report(), throughput=replace(original, cpu=doubled, benchmarks=())))
+    (figure,) = re.findall(r"<figure.*?</figure>", text, re.DOTALL)
+    assert texts(figure)[0].startswith("CPU time, relative")
+    assert "2.00" in figure
 
 
 def hostile() -> Report:

@@ -228,8 +228,7 @@ def test_what_started_says_where_and_with_which_software() -> None:
     assert (report.software.compiler, report.software.compiled_for[-1]) == (TENSORFLOW.compiler, "AVX")
     assert report.software.packages == ENVIRONMENT.packages
     assert report.source_would_add[:2] == ("AVX2", "AVX512F"), "what this CPU has and the library leaves unused"
-    start = verification().start
-    only = replace(start, outcome=replace(start.outcome, records=(ENVIRONMENT,)))
+    only = replace(verification().start, records=(ENVIRONMENT,))
 
     def run(state: Verification) -> Judgement:
         state.start = only

@@ -16,7 +16,7 @@ from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments
 from tfbuild.measure import rounds as rounding
 from tfbuild.measure.evaluate import BASE_AGAIN
-from tfbuild.measure.records import Round, Sample
+from tfbuild.measure.records import Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
 from tfbuild.measure.workers import Machine, Pool
 from tfbuild.plan import Request
@@ -101,6 +101,24 @@ def test_there_is_no_verdict_if_the_image_differs_from_itself() -> None:
     check = throughput.judge_speed(result)
     assert check.status == "skip"
     assert "too noisy" in check.detail
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "slow", "noisy"),
+    [
+        (0.9, 0.949, True, True),
+        (0.9, 0.95, False, False),
+        (0.9, 1.2, False, False),
+        (1.05, 1.1, False, False),
+        (1.054, 1.1, False, True),
+        (0.99, 1.01, False, False),
+    ],
+)
+def test_too_slow_and_too_noisy_have_one_limit(low: float, high: float, slow: bool, noisy: bool) -> None:
+    odd, even = (Interval(median=1.0, low=ends[0], high=ends[1], coverage=0.97) for ends in ((low, high), (0.99, 1.01)))
+    result = judged(rounds(1.0, spread=0.01, seed=0))
+    assert (throughput.judge_speed(replace(result, cpu=odd, band=even, effect="slower")).status == "fail") is slow
+    assert (throughput.judge_speed(replace(result, cpu=even, band=odd)).status == "skip") is noisy
 
 
 def test_the_experiment_s_own_baseline_is_what_a_build_is_compared_with() -> None:

@@ -14,8 +14,9 @@ from tfbuild.context.labels import read_labels
 from tfbuild.cpu import detect
 from tfbuild.engine import Engine
 from tfbuild.measure import records
-from tfbuild.verify import report as reporting
+from tfbuild.util.files import decode
 from tfbuild.verify.checks import CHECKS
+from tfbuild.verify.report import Report
 
 RELEASE = "2.21.0"
 ID = f"{RELEASE}-mkl-py3.11-f16c"
@@ -48,11 +49,11 @@ def test_the_main_job(built: Any, engine: Engine) -> None:
     assert outcomes.pop("throughput") in ("pass", "skip")
     others = {check.name for check in CHECKS} - {"code", "cuda", "throughput"}
     assert outcomes == dict.fromkeys(others, "pass")
-    report = reporting.from_json(json.dumps(built))
+    report = decode(json.dumps(built), Report)
     assert report.passed
     assert report.software is not None
     assert report.software.compiled_for[-1] == "AVX"
-    assert reporting.from_json(records.to_json(report)) == report
+    assert decode(records.to_json(report), Report) == report
     image = engine.image(f"tfbuild:{ID}")
     assert built["image"]["ref"] == f"tfbuild:{ID}"
     assert built["image"]["id"] == image.id

@@ -4,7 +4,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from tfbuild.bench import findings
 from tfbuild.errors import TfbuildError
@@ -31,44 +30,32 @@ MOST_MEMORY = 0.25
 LOST_ERRORS = (TfbuildError, OSError, MeasurementError)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observation:
-    """What to record: these cases of the row, within a share of its `seconds`, until `end` (monotonic)."""
-
-    row: Experiment
-    cases: Sequence[Case]
-    pool: Pool
-    machine: Machine
-    seconds: float
-    end: float
-
-
 def observe(
     row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
 ) -> tuple[Finding, ...]:
     """Record the evidence that the row asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
-    end = time.monotonic() + SHARE * seconds
-    observation = Observation(row=row, cases=cases, pool=pool, machine=machine, seconds=seconds, end=end)
-    return tuple(watch(observation)) if watch else ()
+    return tuple(watch(row, cases, pool, machine, SHARE * seconds)) if watch else ()
 
 
 # --- which primitives run -------------------------------------------------------------------------------------------
 
 
-def _primitives(observation: Observation) -> Iterator[Finding]:
+def _primitives(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> Iterator[Finding]:
     """List the primitives that oneDNN, switched on, logs for the workloads."""
-    cases = observation.cases if observation.seconds >= ALL_SECONDS else observation.cases[:1]
-    asked = [{"ask": "once", "workload": observation.row.work(case), "params": case.params} for case in cases]
+    some = cases if seconds >= SHARE * ALL_SECONDS else cases[:1]
+    asked = [{"ask": "once", "workload": row.work(case), "params": case.params} for case in some]
     begin = "TF_ENABLE_ONEDNN_OPTS=1: "
     try:
-        run = observation.pool.engine.run(
-            observation.machine.image,
+        run = pool.engine.run(
+            machine.image,
             workers.program(),
             env={**workers.WORKER_ENV, **workers.NO_GPU, **judge.ONEDNN_LOGGING, "TF_ENABLE_ONEDNN_OPTS": "1"},
-            files={**probe.probe_files(), **observation.pool.more},
+            files={**probe.probe_files(), **pool.more},
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
-            timeout=max(LEAST_SECONDS, SHARE * observation.seconds / 2),
+            timeout=max(LEAST_SECONDS, seconds / 2),
         )
         why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
     except OSError as error:
@@ -107,28 +94,29 @@ def _shorten(names: Sequence[str]) -> str:
 # --- what a batch needs ---------------------------------------------------------------------------------------------
 
 
-def _batch_memory(observation: Observation) -> Iterator[Finding]:
+def _batch_memory(
+    row: Experiment, cases: Sequence[Case], pool: Pool, machine: Machine, seconds: float
+) -> Iterator[Finding]:
     """Run growing batches in a separate process for each case, whose peak is that of the largest batch so far."""
-    for case in observation.cases:
-        arms = observation.row.arms(case)
+    end = time.monotonic() + seconds
+    for case in cases:
+        arms = row.arms(case)
         sizes = [batch for arm in arms if isinstance(batch := arm.params.get("batch"), int)]
-        if not sizes or time.monotonic() > observation.end:
+        if not sizes or time.monotonic() > end:
             continue
-        env = observation.machine.key(case, arms[0]).env
-        key = Key(image=observation.machine.image, env=env, process=f"memory of {case.name}")
+        key = Key(image=machine.image, env=machine.key(case, arms[0]).env, process=f"memory of {case.name}")
 
         def ask(batch: int, key: Key = key, case: Case = case) -> Peak:
-            params, left = {**case.params, "batch": batch}, max(1.0, observation.end - time.monotonic())
-            work = observation.row.work(case)
-            return observation.pool.ask(key, Peak, left, ask="once", workload=work, params=params)
+            params, left = {**case.params, "batch": batch}, max(1.0, end - time.monotonic())
+            return pool.ask(key, Peak, left, ask="once", workload=row.work(case), params=params)
 
         try:
-            observation.pool.start([key])
-            finding = findings.memory(case.name, *peaks_by_batch(ask, sizes, observation.end))
+            pool.start([key])
+            finding = findings.memory(case.name, *peaks_by_batch(ask, sizes, end))
         except LOST_ERRORS:
             continue
         finally:
-            observation.pool.close(key)
+            pool.close(key)
         if finding:
             yield finding
 
@@ -156,7 +144,7 @@ def peaks_by_batch(
     return points, limit
 
 
-WATCHED: dict[EvidenceKind, Callable[[Observation], Iterator[Finding]]] = {
+WATCHED: dict[EvidenceKind, Callable[[Experiment, Sequence[Case], Pool, Machine, float], Iterator[Finding]]] = {
     "primitives": _primitives,
     "batch_memory": _batch_memory,
 }

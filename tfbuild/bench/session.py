@@ -41,7 +41,8 @@ class CaseGroup:
     @property
     def progress(self) -> tuple[int, int]:
         """Return the numbers of measured arms and of rounds."""
-        return _progress(self.results)
+        arms = [arm for case in self.results for arm in case.arms]
+        return sum(arm.status == records.MEASURED for arm in arms), sum(len(case.rounds) for case in self.results)
 
     def begin(self, machine: Machine, pool: Pool, tell: Callable[[str], None]) -> list[CaseRun]:
         """Resume runs that only lack time; start all anew if an arm was never ready."""
@@ -54,7 +55,7 @@ class CaseGroup:
     def keep(self, runs: list[CaseRun], *, interrupted: bool = False) -> None:
         """Keep the results of these runs, unless more was known before."""
         results = [run.result(interrupted=interrupted) for run in runs]
-        if not self.results or _progress(results) > self.progress:
+        if not self.results or replace(self, results=results).progress > self.progress:
             self.runs, self.results = runs, results
 
     def not_begun(self, machine: Machine) -> None:
@@ -65,11 +66,6 @@ class CaseGroup:
         """Return the seconds that the cases still need for `rounds` rounds, by the row's weight."""
         done = min((len(case.rounds) for case in self.results if case.status == records.TRUNCATED), default=0)
         return sum(map(self.row.seconds, self.cases)) * max(LEAST_PART, 1 - done / rounds)
-
-
-def _progress(results: Sequence[CaseResult]) -> tuple[int, int]:
-    arms = [arm for case in results for arm in case.arms]
-    return sum(arm.status == records.MEASURED for arm in arms), sum(len(case.rounds) for case in results)
 
 
 @dataclass
@@ -197,17 +193,12 @@ class Session:
     machine: Machine
     progress: Progress
     require_engine: Callable[[], None]
+    end: float
     runs: list[ExperimentRun] = field(default_factory=list)
     interrupted: bool = False
-    end: float = 0.0
-
-    @property
-    def done(self) -> tuple[ExperimentResult, ...]:
-        return tuple(run.result() for run in self.runs)
 
     def run(self, rows: Sequence[Experiment]) -> None:
         """Measure the experiments in order, then continue those that were cut short; Ctrl-C ends it."""
-        self.end = time.monotonic() + self.settings.budget
         clock = Clock(
             self.end, [sum(self._seconds(row, case) for case in row.cases(self.settings.quick)) for row in rows]
         )
@@ -370,9 +361,7 @@ def bench(
         model=settings.model,
         sets=frozenset(name for name, _, value in (line.partition("=") for line in image.env) if value),
     )
-    # The start counts as part of the budget.
-    left = max(0.0, settings.budget - (time.monotonic() - begin))
-    session = Session(engine, replace(settings, budget=left), machine, progress, require_engine)
+    session = Session(engine, settings, machine, progress, require_engine, end=begin + settings.budget)
     session.run(rows)
     return BenchReport(
         schema=records.SCHEMA,
@@ -398,7 +387,7 @@ def bench(
             numpy=environment.numpy,
             malloc=environment.malloc,
         ),
-        experiments=session.done,
+        experiments=tuple(run.result() for run in session.runs),
     )
 
 

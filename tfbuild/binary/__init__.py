@@ -4,7 +4,6 @@ This module reads ELF files: the headers and contents of their sections. The fil
 the reason where it is not a whole ELF file, or exceeds a limit.
 """
 
-import io
 import mmap
 import struct
 from collections.abc import Iterator
@@ -49,12 +48,12 @@ class Section:
 class Library:
     """A mapped ELF file and its section headers; section contents are read raw (never decompressed)."""
 
-    image: mmap.mmap | bytes
+    image: mmap.mmap
     machine: str
     sections: tuple[Section, ...]
 
     @classmethod
-    def parse(cls, image: mmap.mmap | bytes) -> "Library":
+    def parse(cls, image: mmap.mmap) -> "Library":
         """Read the headers. Raises LibraryUnreadable."""
         if image[:4] != b"\x7fELF":
             raise LibraryUnreadable("not an ELF library: only libraries of Linux can be read")
@@ -106,11 +105,11 @@ def opened(path: Path, name: str, most: int) -> Iterator[tuple[Library, int]]:
         raise LibraryUnreadable(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _headers(image: mmap.mmap | bytes) -> tuple[str, tuple[Section, ...]]:
+def _headers(image: mmap.mmap) -> tuple[str, tuple[Section, ...]]:
     from elftools.common.utils import struct_parse
     from elftools.elf.elffile import ELFFile
 
-    stream = io.BytesIO(image) if isinstance(image, bytes) else cast(IO[bytes], image)
+    stream = cast(IO[bytes], image)
     elf = ELFFile(stream)
     if elf.elfclass != 64 or not elf.little_endian or elf.num_sections() > MOST_SECTIONS:
         raise LibraryUnreadable("the library is not a 64-bit little-endian ELF file with a sane number of sections")
@@ -124,7 +123,7 @@ def _headers(image: mmap.mmap | bytes) -> tuple[str, tuple[Section, ...]]:
     )
 
 
-def string(content: bytes | mmap.mmap, offset: int) -> str:
+def string(content: mmap.mmap, offset: int) -> str:
     """Return the name that starts at `offset`, cut at MOST_NAME bytes."""
     return content[offset : offset + MOST_NAME].partition(b"\0")[0].decode("latin-1")
 

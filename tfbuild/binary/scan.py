@@ -58,17 +58,10 @@ class Threshold(Facts, frozen=True):
     measured: str
 
 
-class Written(Facts, frozen=True):
-    """A feature that compilers use on their own wherever they may."""
-
-    feature: str
-    measured: str
-
-
 class CodeTable(Facts, frozen=True):
     dispatched: tuple[Dispatched, ...]
     judged: tuple[Threshold, ...]
-    written: tuple[Written, ...]
+    written: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +148,7 @@ def code_table() -> CodeTable:
 
 def written() -> frozenset[str]:
     """Return the features that show in every library that was compiled for them."""
-    return frozenset(row.feature for row in code_table().written)
+    return frozenset(code_table().written)
 
 
 def rounded(held: frozenset[str], arch: str) -> frozenset[str]:

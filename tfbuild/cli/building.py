@@ -5,19 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.options import (
-    COMPILE,
-    HOST,
-    JSON,
-    MAKE,
-    ON_ENGINE,
-    PLAN,
-    RUN,
-    engine_of,
-    image_on,
-    registry_of,
-    run_of,
-)
+from tfbuild.cli.options import COMPILE, HOST, JSON, MAKE, ON_ENGINE, PLAN, RUN, image_on, registry_of, run_of
 from tfbuild.cli.output import out, result, say, say_note, show_plan
 from tfbuild.cli.planning import print_notes, select_at_engine, select_on_host
 from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, verb
@@ -251,10 +239,12 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 )
 def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) -> None:
     """Show what SUBJECT (wheel, image, installed package or library) was compiled for; nothing in it is run."""
+    from tfbuild.engine import Engine
+
     if sbom:
         from tfbuild.publish import sbom as bills
 
-        connected = engine_of(engine)
+        connected = Engine.connect(engine)
         image = connected.image(image_on(connected, subject))
         sys.stdout.write(bills.document(image, bills.read_contents(connected, image.id)).decode())
         return
@@ -262,7 +252,7 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
     from tfbuild.verify import libraries
 
     if inspector.is_image(subject):
-        connected = engine_of(engine)
+        connected = Engine.connect(engine)
         inspection = libraries.inspect_image(connected, image_on(connected, subject), full=full, progress=Progress())
     else:
         inspection = inspector.inspect(Path(subject), full=full, progress=Progress())

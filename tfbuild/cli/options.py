@@ -62,13 +62,6 @@ def image_on(engine: "Engine", name: str) -> str:
     return found
 
 
-def engine_of(name: str) -> "Engine":
-    """Connect to the engine that --engine names. Raises EngineMissing where none answers."""
-    from tfbuild.engine import Engine, connection
-
-    return Engine.connect(connection.choose(name))
-
-
 def certificates(ca_cert: str) -> Path | None:
     """Return the CA file: --ca-cert, else SSL_CERT_FILE if set. Raises UsageError where it is not a file."""
     name = ca_cert or os.environ.get("SSL_CERT_FILE", "")

@@ -24,17 +24,9 @@ from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, Rows, verb
 from tfbuild.cpu import Cpu, compilers, isa, read_text, recordings
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
-from tfbuild.plan import (
-    PLATFORMS,
-    Build,
-    Request,
-    choose_platform,
-    requested_set,
-    unused_by_official_wheel,
-    usual,
-)
+from tfbuild.plan import PLATFORMS, Build, Request, choose_platform, unused_by_official_wheel, usual
 from tfbuild.plan import select as select_build
-from tfbuild.plan.rules import named_architecture, unused_recording
+from tfbuild.plan.rules import named_architecture, requested_set, unused_recording
 from tfbuild.util.files import WORK
 from tfbuild.util.options import make
 from tfbuild.util.progress import Progress

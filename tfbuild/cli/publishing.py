@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, engine_of, registry_of
+from tfbuild.cli.options import JSON, ON_ENGINE, PLAN, REGISTRY, certificates, registry_of
 from tfbuild.cli.output import result, say, say_note, show_choice, show_passed_over, show_pulled, show_pushed
 from tfbuild.cli.verbs import variable, verb
 from tfbuild.cpu import Cpu
@@ -37,6 +37,7 @@ from tfbuild.util.terminal import printable
 )
 def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, json: bool, **options: Any) -> None:
     """Publish a verified IMAGE with its SBOM and provenance, and add it to its release's indexes."""
+    from tfbuild.engine import Engine
     from tfbuild.publish import pushing, signing
 
     force, access, indexes, sign_options = (options[name] for name in ("force", "access", "indexes", "sign_options"))
@@ -57,7 +58,7 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
         result({"image": ref, "reason": yank}, ref, json=json)
     else:
         signer = signing.signer(sign_options, destination.ca) if signs else None
-        connected = engine_of(engine)
+        connected = Engine.connect(engine)
         with connected.watched("the push"):
             pushed = pushing.push(connected, image, destination, REPORTS, force=force, progress=Progress(), sign=signer)
         show_pushed(pushed, json=json)

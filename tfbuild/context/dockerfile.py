@@ -7,7 +7,7 @@ renders the templates of images. Python decides what goes into a file; the templ
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from tfbuild.context.labels import UNVERIFIED, image_name, labels_of, smoke_plan
 from tfbuild.errors import TfbuildError
 from tfbuild.plan import OVERRIDES, Build, alternatives, official_build
 from tfbuild.plan.remote_cache import Remote
+from tfbuild.util.options import words
 
 # In a context: what all builds have in common.
 SCRIPTS = "scripts"
@@ -96,12 +97,12 @@ def scripts(build: Build) -> dict[str, str]:
 
 def command(build: Build) -> str:
     """Return the command that writes this context again (with only the name of a wheel file)."""
-    return shlex.join(["invoke", "dockerfile", *build.words])
+    return f"invoke dockerfile {build_options(build)}"
 
 
 def build_options(build: Build) -> str:
-    """Return the options with which `invoke build` builds this, quoted for a shell."""
-    return shlex.join(build.words)
+    """Return the options with which `invoke build` builds this, on any day and machine, quoted for a shell."""
+    return shlex.join(words(build.resolved()))
 
 
 def render_entrypoint(build: Build, *, header: str) -> str:
@@ -206,10 +207,6 @@ def _comment(text: str) -> Quoted:
     return Quoted(text)
 
 
-def _joined(values: Iterable[object], between: str) -> Quoted:
-    return Quoted(between.join(str(_finalized(value)) for value in values))
-
-
 def render(template: str, **names: object) -> str:
     """Render a template with `names`; a missing name is an error, never an empty text, and so is free text."""
     return environment_of_templates().get_template(template).render(**names)
@@ -234,7 +231,7 @@ def environment_of_templates() -> Environment:
         "bazelrc": lambda value: Quoted(bazelrc_word(value)),
         "comment": _comment,
         "code": Quoted,  # the template's own
-        "join": _joined,
+        "join": lambda values, between: Quoted(between.join(str(_finalized(value)) for value in values)),
         "tojson": lambda value: Quoted(json.dumps(value)),
     }
     return jinja

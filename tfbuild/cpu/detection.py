@@ -87,15 +87,15 @@ def _linux(path: str) -> Cpu:
     return parse(f"{read_text(Path(path))}\n\n{recordings.loader_text()}", origin=path, machine=platform.machine())
 
 
-@cache  # a pipe can be read once
-def _piped(path: Path) -> bytes:
-    return read_named(path)
+@cache  # stdin and a pipe can be read once
+def _once(path: Path) -> bytes:
+    return sys.stdin.buffer.read(MOST_TEXT) if str(path) == STDIN else read_named(path)
 
 
 def read_text(path: Path) -> str:
     """Return the text of a recording, "-" for stdin; raises Unsupported if it cannot be read."""
     try:
-        data = _stdin() if str(path) == STDIN else _piped(path) if path.is_fifo() else read_named(path)
+        data = _once(path) if str(path) == STDIN or path.is_fifo() else read_named(path)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         reason = getattr(error, "strerror", None) or error
         raise Unsupported(f"cannot read {path}: {reason}", hint="record one with: cat /proc/cpuinfo > FILE") from error
@@ -104,14 +104,10 @@ def read_text(path: Path) -> str:
     return data.decode(encoding, errors="replace").replace("\r\n", "\n")
 
 
-@cache
-def _stdin() -> bytes:
-    return sys.stdin.buffer.read(MOST_TEXT)
-
-
 def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
     """Return the CPU of a recording (its formats: tfbuild.cpu.recordings); raises Unsupported if it has none."""
-    reading = recordings.parse_recording(text, origin=origin, machine=machine)
+    is_json = text.lstrip().startswith("{")
+    reading = recordings.read_py_cpuinfo(text, origin) if is_json else recordings.read_kernel(text, origin, machine)
     listed = frozenset.union(*reading.cores)
     decided = {row.feature: row for row in _disagreements(reading)}
     held = {name for name in listed if name not in decided} | {row.feature for row in decided.values() if row.held}

@@ -29,16 +29,14 @@ IMPLEMENTERS = {
 }
 # lscpu says "Flags" on both.
 FEATURE_LINE = re.compile(r"^[ \t]*(flags|Features|Flags)[ \t]*:(.*)$", re.MULTILINE)
-# (leaf, sub-leaf) -> the registers in this order.
 REGISTERS = ("eax", "ebx", "ecx", "edx")
-Words = Mapping[tuple[int, int], tuple[int, int, int, int]]
 Diagnostics = tuple[frozenset[str], frozenset[str]]
 
 # The path is part of the x86-64 psABI; musl and others have no file there, or one without that option.
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 LOADER_SECONDS = 5
 # glibc's index of a leaf (sysdeps/x86/include/cpu-features.h, enum cpuid_register_index).
-CPUID_LEAVES = {0: (0x1, 0), 1: (0x7, 0), 2: (0x80000001, 0), 6: (0x7, 1)}
+CPUID_LEAVES = {0: "1.0", 1: "7.0", 2: "80000001.0", 6: "7.1"}
 CPUID_LINE = re.compile(
     r"^x86\.cpu_features\.features\[0x([0-9a-f]{1,2})\]\.(cpuid|active)\[0x([0-3])\]=0x([0-9a-f]{1,8})$", re.MULTILINE
 )
@@ -68,12 +66,6 @@ class RecordedLibrary(msgspec.Struct):
     brand_raw: str = "unknown"
 
 
-def parse_recording(text: str, *, origin: str, machine: str) -> Reading:
-    """Read `text`; raises Unsupported if it describes no x86-64 or aarch64 CPU. `machine`: uname's name for it."""
-    is_json = text.lstrip().startswith("{")
-    return _read_py_cpuinfo(text, origin) if is_json else _read_kernel(text, origin, machine)
-
-
 def canonical(names: Iterable[str], arch: str) -> frozenset[str]:
     """Return the canonical names of features that some tool spells `names`, without unknown ones."""
     return frozenset(row.name for name in names if (row := facts.spelled(name, arch)) is not None)
@@ -90,7 +82,8 @@ def refusal(origin: str, reason: str) -> Unsupported:
 # --- Linux ------------------------------------------------------------------------------------------------------------
 
 
-def _read_kernel(text: str, origin: str, machine: str) -> Reading:
+def read_kernel(text: str, origin: str, machine: str) -> Reading:
+    """Read Linux's or lscpu's lines. `machine`: uname's name for the architecture, "" for any."""
     # Line by line, as the entry point does: a recording may have no empty line between the cores.
     lists = [(key, frozenset(names.split())) for key, names in FEATURE_LINE.findall(text)]
     arch = _arch(lists)
@@ -98,7 +91,9 @@ def _read_kernel(text: str, origin: str, machine: str) -> Reading:
         raise refusal(origin, "it has no `flags` of an x86-64 or `Features` of an aarch64 CPU")
     if arch != ARCHITECTURES.get(machine.lower(), arch):
         raise refusal(origin, f"the machine is {machine}, but it lists an {arch} CPU: an emulator shows its host's")
-    first = _first_core(text)
+    # The first value of each key.
+    pairs = (line.partition(":") for line in reversed(text.splitlines()) if ":" in line)
+    first = {key.strip(): value.strip() for key, _, value in pairs}
     vendor = first.get("vendor_id") or first.get("Vendor ID")
     return Reading(
         vendor=vendor or IMPLEMENTERS.get(first.get("CPU implementer", ""), "unknown"),
@@ -107,12 +102,6 @@ def _read_kernel(text: str, origin: str, machine: str) -> Reading:
         cores=tuple(canonical(names, arch) for _, names in lists),
         diagnostics=diagnostics(text) if arch == "x86_64" else None,
     )
-
-
-def _first_core(text: str) -> dict[str, str]:
-    """Return the first value of each key."""
-    pairs = (line.partition(":") for line in reversed(text.splitlines()) if ":" in line)
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
@@ -125,7 +114,7 @@ def _arch(lists: list[tuple[str, frozenset[str]]]) -> str:
 # --- py-cpuinfo's JSON ------------------------------------------------------------------------------------------------
 
 
-def _read_py_cpuinfo(text: str, origin: str) -> Reading:
+def read_py_cpuinfo(text: str, origin: str) -> Reading:
     """Read py-cpuinfo's answer. It merges sources: it may list what a kernel switched off, and may lack OSXSAVE."""
     try:
         record = decode(text, RecordedLibrary)
@@ -143,16 +132,10 @@ def _read_py_cpuinfo(text: str, origin: str) -> Reading:
 # core that it runs on. "active" words tell which registers the system saves.
 
 
-def features(words: Words) -> frozenset[str]:
-    """Return the features, by canonical name, whose bits are set."""
-    return frozenset(row.name for row in facts.features("x86_64") if row.cpuid and _is_set(words, row.cpuid))
-
-
-def _is_set(words: Words, bit: str) -> bool:
-    """Whether a bit such as "7.0.ebx.5" is set."""
-    leaf, sub, register, number = bit.split(".")
-    word = words.get((int(leaf, 16), int(sub)), (0, 0, 0, 0))[REGISTERS.index(register)]
-    return bool(word >> int(number) & 1)
+def _features(words: Mapping[tuple[str, str], int], kind: str) -> frozenset[str]:
+    """Return the features, by canonical name, whose bits (such as "7.0.ebx.5") are set in the words of a kind."""
+    bits = ((row.name, row.cpuid.rpartition(".")) for row in facts.features("x86_64") if row.cpuid)
+    return frozenset(name for name, (word, _, bit) in bits if words.get((kind, word), 0) >> int(bit) & 1)
 
 
 def diagnostics(text: str) -> Diagnostics | None:
@@ -161,13 +144,13 @@ def diagnostics(text: str) -> Diagnostics | None:
     A feature is usable if CPUID has it and the registers that it works on are active. glibc does the same for the
     features that it knows (update_active in sysdeps/x86/cpu-features.c), which can be fewer than CPUID has.
     """
-    words: dict[str, dict[tuple[int, int], list[int]]] = {"cpuid": {}, "active": {}}
+    words: dict[tuple[str, str], int] = {}
     for index, kind, register, value in CPUID_LINE.findall(text):
         if (leaf := CPUID_LEAVES.get(int(index, 16))) is not None:
-            words[kind].setdefault(leaf, [0, 0, 0, 0])[int(register)] = int(value, 16)
-    if not words["cpuid"] or not words["active"]:
+            words[kind, f"{leaf}.{REGISTERS[int(register)]}"] = int(value, 16)
+    if {kind for kind, _ in words} != {"cpuid", "active"}:
         return None
-    held, active = (features({leaf: (*row,) for leaf, row in words[k].items()}) for k in ("cpuid", "active"))  # type: ignore[misc]
+    held, active = _features(words, "cpuid"), _features(words, "active")
     registers = {row.name for row in facts.features("x86_64") if row.registers}
     usable = (name for name in held if facts.closure([name]) & registers <= active)
     return held, frozenset(usable)

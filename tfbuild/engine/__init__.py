@@ -4,12 +4,4 @@ from tfbuild.engine.client import MOST_OUTPUT, Engine
 from tfbuild.engine.containers import ContainerRun, Sandbox, Worker, WorkerDied
 from tfbuild.engine.image import Image
 
-__all__ = [
-    "MOST_OUTPUT",
-    "ContainerRun",
-    "Engine",
-    "Image",
-    "Sandbox",
-    "Worker",
-    "WorkerDied",
-]
+__all__ = ["MOST_OUTPUT", "ContainerRun", "Engine", "Image", "Sandbox", "Worker", "WorkerDied"]

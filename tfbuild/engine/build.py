@@ -105,15 +105,10 @@ def parse(line: str) -> Event | None:
     return Event(kind=kind, step=step, text=rest)
 
 
-def show_line(step: Step, line: str) -> None:
-    """Show a line that a step prints."""
-    step.detail = line
-
-
 class Stages:
     """Shows BuildKit's events in `progress`, one step per stage, and keeps what explains a failure."""
 
-    def __init__(self, progress: Progress, watch: Watch = show_line) -> None:
+    def __init__(self, progress: Progress, watch: Watch = lambda *_: None) -> None:
         self._progress = progress
         self._watch = watch
         self._titles: dict[int, str] = {}
@@ -197,7 +192,8 @@ def parse_title(title: str) -> tuple[str, str, bool]:
 
 # Docker predefines these build arguments: they reach RUN and stay out of the image's history.
 # https://docs.docker.com/build/building/variables/#pre-defined-build-arguments
-PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "FTP_PROXY", "NO_PROXY", "ALL_PROXY")
+PROXIES = (*_PROXIES, *map(str.lower, _PROXIES))
 # As the kernel, a quota and apt say it; apt also calls repositories unsigned, because it cannot check them.
 NO_SPACE = re.compile(
     r"no space left on device|disk quota exceeded|couldn't create temporary file|you don't have enough free space", re.I
@@ -219,7 +215,7 @@ class BuildSettings:
     labels: Mapping[str, str] = field(default_factory=dict)
     network: str = ""
     no_cache: bool = False
-    watch: Watch = show_line
+    watch: Watch = lambda *_: None
     seconds: float | None = None
 
 
@@ -266,17 +262,12 @@ def _options(settings: BuildSettings) -> list[str]:
         "--progress=plain",
         *(["--no-cache"] if settings.no_cache else []),
         *([f"--network={settings.network}"] if settings.network else []),
-        *proxy_options(os.environ),
+        # By their names alone, because a value may hold a password.
+        *(f"--build-arg={name}" for name in PROXIES if os.environ.get(name)),
         *(f"--build-arg={name}={value}" for name, value in settings.build_args.items()),
         *(f"--label={name}={value}" for name, value in settings.labels.items()),
         *(f"--secret=id={name},{csv('src', path)}" for name, path in settings.secrets.items()),
     ]
-
-
-def proxy_options(environ: Mapping[str, str]) -> list[str]:
-    """Return build arguments for the proxy variables that are set: names only, because a value may hold a password."""
-    names = (variable for name in PROXIES for variable in (name, name.lower()))
-    return [f"--build-arg={name}" for name in names if environ.get(name)]
 
 
 def csv(name: str, path: Path) -> str:

@@ -5,7 +5,7 @@ import re
 import tarfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -145,7 +145,7 @@ class WorkerDied(TfbuildError):
     """The process in the container ended or broke the protocol instead of answering."""
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A running worker; use it as a context manager, or call close(), to remove its container."""
 
     def __init__(self, container: Any, attached: Attached, cleanup: ExitStack) -> None:
@@ -205,9 +205,6 @@ class Worker:
         """Remove the container; may be called twice."""
         self._lost = self._lost or "the worker was closed"
         self._cleanup.close()
-
-    def __enter__(self) -> "Worker":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -242,7 +242,6 @@ class GuardFeature(Facts, frozen=True):
     """One feature that the CPU guard knows; see facts/guard.toml."""
 
     name: str
-    enum: str
     number: int
     since: str = ""
     certain: str = ""
@@ -275,16 +274,14 @@ def guard_spelling(release: str, features: Iterable[str]) -> tuple[str, ...]:
 
 
 class Defect(Facts, frozen=True):
-    """A `part` of the numerics check that is wrong from `since` on, and right again in `until`."""
+    """`parts` of the numerics check that are wrong from `since` on, and right again in `until`."""
 
-    part: str
+    parts: tuple[str, ...]
     since: str
     until: str
-    issue: str
-    reason: str
 
 
 def known_defects(release: str) -> tuple[str, ...]:
     """Return the parts of the numerics check that a release is known to get wrong."""
-    rows = facts.rows("defects", Defect)
-    return tuple(row.part for row in rows if version(row.since) <= base(release) < version(row.until))
+    found = (row for row in facts.rows("defects", Defect) if version(row.since) <= base(release) < version(row.until))
+    return tuple(part for row in found for part in row.parts)

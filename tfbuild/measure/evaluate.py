@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import fmean, geometric_mean, median
 
@@ -14,7 +14,6 @@ CONFIDENCE = 0.95
 FEWEST = 6
 # Fewer give no interval at all, not even one of low confidence.
 FEWEST_RANGE = 2
-TOO_SLOW = 0.95
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:
@@ -66,16 +65,6 @@ def interval_text(interval: Interval | None) -> str:
     return f"x{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]{confidence}"
 
 
-def too_slow(ratio: Interval) -> bool:
-    """Whether the whole interval lies below 0.95 of the baseline's speed."""
-    return ratio.high < TOO_SLOW
-
-
-def too_noisy(band: Interval) -> bool:
-    """Whether the same image against itself differs by as much as the limit of too_slow()."""
-    return band.high < TOO_SLOW or band.low > 1 / TOO_SLOW
-
-
 # --- rounds ----------------------------------------------------------------------------------------------------------
 
 Time = Callable[[Sample], float]
@@ -112,13 +101,13 @@ class Evaluation:
 
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
     """Judge the arms. `items`: of each arm in a call, as ratios are of time per item; `metric`: "cpu" or "wall"."""
-    clean, used = undisturbed_rounds(rounds), used_rounds(rounds)
+    clean, used = sum(row.foreign <= MOST_FOREIGN for row in rounds), used_rounds(rounds)
     units = {**items, BASE_AGAIN: items[baseline]}
     band = interval(ratios(used, units, BASE_AGAIN, baseline, TIMES[metric]))
     return Evaluation(
         used=used,
-        clean=len(clean),
-        noisy=len(used) > len(clean),
+        clean=clean,
+        noisy=len(used) > clean,
         foreign=fmean(row.foreign for row in rounds),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,
@@ -149,25 +138,15 @@ def compare_arms(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
     if other.name == case.arms[0].name:
         return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect or NO_DIFFERENCE)
     items = {arm.name: arm.items, other.name: other.items}
-    both = partial(ratios, used_rounds(case.rounds), items, arm.name, other.name)
-    return _verdict(both, case.metric, _both_ways(case.band))
-
-
-def _both_ways(band: Interval | None) -> Interval | None:
-    if band is None:
-        return None
-    low, high = min(band.low, 1 / band.high), max(band.high, 1 / band.low)
-    return Interval(median=band.median, low=low, high=high, coverage=band.coverage)
-
-
-def undisturbed_rounds(rounds: Sequence[Round]) -> tuple[Round, ...]:
-    """Return the rounds in which others used little of the machine's time."""
-    return tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
+    both, band = partial(ratios, used_rounds(case.rounds), items, arm.name, other.name), case.band
+    if band is not None:
+        band = replace(band, low=min(band.low, 1 / band.high), high=max(band.high, 1 / band.low))
+    return _verdict(both, case.metric, band)
 
 
 def used_rounds(rounds: Sequence[Round]) -> tuple[Round, ...]:
     """Return the clean rounds, or all rounds if too few are clean."""
-    clean = undisturbed_rounds(rounds)
+    clean = tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
     return clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
 
 

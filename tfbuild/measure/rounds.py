@@ -261,12 +261,12 @@ class CaseRun:
         live = {side.name: side.ready.items for side in arms if side.live}
         rounds = tuple(row for row in self.rounds if live.keys() | {BASE_AGAIN} <= row.samples.keys())
         measured = bool(rounds) and self.baseline.name in live
-        status = self._status(measured=measured, interrupted=interrupted)
+        status, reason = self._outcome(measured=measured, interrupted=interrupted)
         result = CaseResult(
             name=self.case.name,
             metric=self.case.metric or self.row.metric,
             status=status,
-            reason=self._why(interrupted=interrupted),
+            reason=reason,
             baseline=self.baseline.name,
             arms=tuple(_arm(side, (), None, None, status) for side in arms),
         )
@@ -288,25 +288,17 @@ class CaseRun:
             throttled=evaluation.throttled,
         )
 
-    def _status(self, *, measured: bool, interrupted: bool) -> str:
+    def _outcome(self, *, measured: bool, interrupted: bool) -> tuple[str, str]:
+        """Return the status, and why there are fewer rounds than planned, or none."""
         if interrupted:
-            return records.INTERRUPTED
+            return records.INTERRUPTED, f"interrupted after {len(self.rounds)} rounds"
         if self.truncated:
-            return records.TRUNCATED
+            return records.TRUNCATED, f"stopped by the time budget after {len(self.rounds)} rounds"
         if measured:
-            return records.MEASURED
-        lost = next((side for side in self.sides if not side.live), None)
-        return lost.status if lost else records.FAILED
-
-    def _why(self, *, interrupted: bool) -> str:
-        """Say why there are fewer rounds than planned, or none."""
-        if interrupted:
-            return f"interrupted after {len(self.rounds)} rounds"
-        if self.truncated:
-            return f"stopped by the time budget after {len(self.rounds)} rounds"
-        if not self.rounds:
-            return next((side.reason for side in self.sides if side.reason), "no round was completed")
-        return ""
+            return records.MEASURED, ""
+        lost = next((side.status for side in self.sides if not side.live), records.FAILED)
+        reason = next((side.reason for side in self.sides if side.reason), "no round was completed")
+        return lost, "" if self.rounds else reason
 
     def _agrees(self, side: Side) -> bool | None:
         """Whether the side computes what the baseline does; None if no one claims so, or if it cannot be compared."""
@@ -408,7 +400,8 @@ def run(runs: Sequence[CaseRun], limits: RoundLimits, shuffled: random.Random) -
     first = min((len(run.rounds) for run in runs if run.comparable()), default=0)
     for index in range(first, limits.rounds):
         comparable = [run for run in runs if run.comparable()]
-        if comparable and _over(comparable, limits):
+        enough = min((len(run.rounds) for run in comparable), default=0) >= FEWEST
+        if comparable and time.monotonic() > (limits.end if enough else limits.latest):
             for run in comparable:
                 run.truncated = True
             return
@@ -416,8 +409,3 @@ def run(runs: Sequence[CaseRun], limits: RoundLimits, shuffled: random.Random) -
         for run in shuffled.sample(comparable, len(comparable)):
             run.tell(f"{run.case.name}: round {index + 1} of {limits.rounds}")
             run.quiet_round(shuffled, end)
-
-
-def _over(runs: Sequence[CaseRun], limits: RoundLimits) -> bool:
-    enough = min(len(run.rounds) for run in runs) >= FEWEST
-    return time.monotonic() > (limits.end if enough else limits.latest)

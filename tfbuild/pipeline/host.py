@@ -193,9 +193,8 @@ class LocalBuilder:
     @property
     def _environment(self) -> dict[str, str]:
         """The environment of all steps: nothing of the user's but the proxies, as in a container."""
-        proxies = {name for upper in PROXIES for name in (upper, upper.lower())}
         return {
-            **{name: value for name, value in os.environ.items() if name in proxies},
+            **{name: value for name, value in os.environ.items() if name in PROXIES},
             "PATH": f"{self.root}/usr/local/bin:{self.root}/bin:{PATH}",
             "HOME": f"{self.root}/home",
             "TMPDIR": f"{self.root}/tmp",

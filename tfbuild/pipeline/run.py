@@ -56,16 +56,20 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     """
     refuse_invalid(request)
     engine = connection.choose(request.engine)
-    is_url = request.mirror.startswith(("http://", "https://"))
+    mirror = request.mirror
+    is_url = mirror.startswith(("http://", "https://"))
     jobs = positive("jobs", request.jobs) if request.jobs else 0
     disk = positive("need-disk", request.need_disk) * 10**9 if request.need_disk.strip("0") else 0
     if request.network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
-    bundle = None if is_url else _bundle(request.mirror, request.network)
+    # Scripts of the build read the address; Bazel, git and pip each parse it.
+    if is_url and not remotes.is_address(mirror):
+        raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")
+    bundle = None if is_url else _bundle(mirror, request.network)
     return Run(
         engine=engine,
         base=base,
-        mirror=_address(request.mirror) if is_url else "",
+        mirror=mirror.rstrip("/") if is_url else "",
         bundle=bundle,
         network="none" if bundle else request.network,
         ca=ca,
@@ -79,13 +83,6 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         reverify=request.reverify,
         reuse=request.reuse,
     )
-
-
-def _address(mirror: str) -> str:
-    # Scripts of the build read the address; Bazel, git and pip each parse it.
-    if not remotes.is_address(mirror):
-        raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")
-    return mirror.rstrip("/")
 
 
 def _bundle(mirror: str, network: str) -> Bundle | None:

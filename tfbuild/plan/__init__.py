@@ -16,5 +16,4 @@ from tfbuild.plan.request import BASES as BASES
 from tfbuild.plan.request import Request as Request
 from tfbuild.plan.request import RunRequest as RunRequest
 from tfbuild.plan.rules import choose_platform as choose_platform
-from tfbuild.plan.rules import requested_set as requested_set
 from tfbuild.plan.wheel import newest_official as newest_official

@@ -40,9 +40,8 @@ class Toolchain:
     `packages`: Debian's, for the compiler and TensorFlow's own build; `system_packages`: those of system-lib;
     `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
     base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
-    on the builder; `machine_flags`: for a machine that can run what it compiles. `silo`: the flag that keeps caches
-    apart. `cuda_base`: what the base image must have if the compile takes CUDA from it, else "". `cost`: what a compile
-    of this or of a like release took.
+    on the builder; `machine_flags`: for a machine that can run what it compiles. `cuda_base`: what the base image must
+    have if the compile takes CUDA from it, else "". `cost`: what a compile of this or of a like release took.
     """
 
     packages: tuple[str, ...]
@@ -52,7 +51,6 @@ class Toolchain:
     bazelisk: tuple[str, str, str]
     host_flags: tuple[str, ...]
     machine_flags: tuple[str, ...]
-    silo: str
     cuda_base: str
     known_failures: tuple[Failure, ...]
     cost: CompileCost
@@ -160,11 +158,6 @@ class Build:
         from_git = self.source is not None and self.source.kind == "git" and not self.patches
         row = releases.get(self.release)
         return (row.date, row.commit) if self.wheel.kind == "official" or from_git else ("", "")
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The options that make this build again, on any day and machine."""
-        return tuple(options.words(self.resolved()))
 
     def resolved(self) -> Request:
         """Return the request that makes this build on any day and machine, with only the names of files."""

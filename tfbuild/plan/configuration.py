@@ -12,7 +12,7 @@ from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
-from tfbuild.plan import failures, remote_cache
+from tfbuild.plan import failures
 from tfbuild.plan.build import BUILD_PYTHON, OVERRIDES, PLATFORMS, Build, Toolchain
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.request import Request
@@ -152,7 +152,6 @@ def toolchain(build: Build) -> Toolchain:
         bazelisk=(rows.bazelisk.version, rows.bazelisk.sha256[arch], build.platform.partition("/")[2]),
         host_flags=(f"--host_copt={GENERIC_MARCH[arch]}", *toolchains.bazel_flags(rows.host_apart, bazel)),
         machine_flags=toolchains.bazel_flags(rows.compile_once, bazel),
-        silo=remote_cache.silo(release),
         cuda_base=f"CUDA {build.cuda}, cuDNN {build.cudnn} and {compiler}" if from_base else "",
         known_failures=failures.known_failures(release),
         cost=releases.compile_cost(release, arch, cuda=bool(build.cuda)),

@@ -120,14 +120,6 @@ def cuda_table() -> CudaTable:
     return facts.load("cuda", CudaTable)
 
 
-def cuda_of_build(request: Request, release: str, gpus: tuple[Capability, ...]) -> tuple[str, str]:
-    """Return the CUDA and the cuDNN to compile with; "" for a target without CUDA."""
-    if not gpus:
-        return "", ""
-    cuda = cuda_version(release, gpus, request.cuda)
-    return cuda, cudnn_version(release, cuda, request.cudnn)
-
-
 def refuse_base(image: str, cuda: str, cudnn: str) -> None:
     """Raise Unsupported for a base whose name says that it has another CUDA or cuDNN than these."""
     for library, pattern, planned in (("CUDA", r"cuda:(\d+\.\d+)", cuda), ("cuDNN", r"cudnn(\d+)", cudnn)):
@@ -140,10 +132,8 @@ def refuse_base(image: str, cuda: str, cudnn: str) -> None:
 
 
 def likely_cuda(request: Request, release: str, gpus: tuple[Capability, ...]) -> str:
-    """Return the CUDA that `cuda_of_build` will return for any compiler; "" without CUDA."""
-    if not gpus:
-        return ""
-    return request.cuda or _nearest(releases.cuda(release), gpus)
+    """Return the CUDA that the build will have, whatever its compiler; "" without CUDA."""
+    return request.cuda or (_nearest(releases.cuda(release), gpus) if gpus else "")
 
 
 def cuda_version(release: str, gpus: tuple[Capability, ...], requested: str = "") -> str:

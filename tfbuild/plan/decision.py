@@ -26,7 +26,6 @@ from tfbuild.plan.rules import NOT_CERTAIN, choose_python, find_release, request
 from tfbuild.plan.source import Source
 from tfbuild.plan.tree import TreeFacts
 from tfbuild.util import options
-from tfbuild.util.options import Identifier
 
 ONEDNN_IN_ALL = "every x86-64 build of this release has oneDNN on the thread pool, without a --config"
 NO_CUDA = "no known base image has CUDA: name one with the CUDA of this wheel by --base"
@@ -140,7 +139,8 @@ def _compile(
         request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel="")
     )
     base = None if machine else base
-    version, cudnn = cuda.cuda_of_build(request, release, gpus)
+    version = cuda.cuda_version(release, gpus, request.cuda) if gpus else ""
+    cudnn = cuda.cudnn_version(release, version, request.cudnn) if gpus else ""
 
     flags = compilers.flags(
         wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
@@ -167,7 +167,8 @@ def _compile(
     configuration.refuse_settings(request, release, answers)
     libs = {"TF_SYSTEM_LIBS": ",".join(sorted({row.name for row in libraries}))} if libraries else {}
     answers |= libs | dict(text.partition("=")[::2] for text in request.configure)
-    source = source or sources.tag(release)
+    fact = releases.get(release)
+    source = source or Source(kind="git", tag=fact.tag, commit=fact.commit)
     build = Build(
         release=release,
         python=python,
@@ -268,7 +269,7 @@ def _fingerprint(request: Request, **replaced: str | tuple[str, ...]) -> tuple[s
     """
     parts = []
     for name, row, value in options.given(request):
-        if row.identifier is Identifier.FINGERPRINT:
+        if row.identifier == "fingerprint":
             texts = options.texts(replaced.get(name.replace("-", "_"), value))
             parts += [name] if row.switch else [f"{name}={text}" for text in texts if text]
     if not parts:

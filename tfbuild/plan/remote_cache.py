@@ -12,8 +12,9 @@ from tfbuild.util.options import given
 
 CACHES = ("grpc", "grpcs", "http", "https")
 EXECUTORS = ("grpc", "grpcs")
-# compile.sh replaces it with the digest of the builder.
-BUILDER = "@BUILDER@"
+# The property of each action's key by which a bazelrc separates builders and releases in every cache. Instruction sets
+# need none: their flags are in the keys of what is compiled for them alone, so that the next set takes over the host
+# tools and all that these make. Unlike --action_env it reaches host tools too, and no repository is fetched again.
 SILO = "cache-silo-key"
 # The value is printable ASCII except for what is syntax inside quotes in Bazel's files.
 HEADER = re.compile(r"[A-Za-z0-9._-]+=[ -&(-\[\]-~]+")
@@ -63,7 +64,15 @@ def named_remote(request: RunRequest) -> Remote | None:
                 hint="--remote-cache grpcs://HOST:PORT",
             )
         return None
-    _refuse_contradictions(request)
+    if request.remote_readonly and request.remote_executor:
+        raise UsageError(
+            "--remote-readonly does not work with --remote-executor: an executor stores its results",
+            hint="leave out one of the two",
+        )
+    if bool(request.remote_client_cert) != bool(request.remote_client_key):
+        raise UsageError(
+            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
+        )
     return Remote(
         cache=_url("--remote-cache", request.remote_cache, CACHES),
         executor=_url("--remote-executor", request.remote_executor, EXECUTORS),
@@ -75,18 +84,6 @@ def named_remote(request: RunRequest) -> Remote | None:
         certificate=_pem("--remote-client-cert", request.remote_client_cert),
         key=_pem("--remote-client-key", request.remote_client_key),
     )
-
-
-def _refuse_contradictions(request: RunRequest) -> None:
-    if request.remote_readonly and request.remote_executor:
-        raise UsageError(
-            "--remote-readonly does not work with --remote-executor: an executor stores its results",
-            hint="leave out one of the two",
-        )
-    if bool(request.remote_client_cert) != bool(request.remote_client_key):
-        raise UsageError(
-            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
-        )
 
 
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
@@ -130,16 +127,3 @@ def _pem(option: str, name: str) -> Path | None:
         if b"-----BEGIN " in read_regular(Path(name)):
             return Path(name)
     raise UsageError(f"{option} {name} is not a PEM file", hint="a file with -----BEGIN ... in it")
-
-
-# --- Bazel ------------------------------------------------------------------------------------------------------------
-
-
-def silo(release: str) -> str:
-    """Return the Bazel flag that separates builders and releases in every cache.
-
-    Instruction sets need none: their flags are in the keys of what is compiled for them, and of nothing else, so that
-    the next set takes over the host tools and all that these make. A property of the platform is part of each action's
-    key, and of nothing else. Unlike --action_env it reaches host tools too, and no repository is fetched again.
-    """
-    return f"--remote_default_exec_properties={SILO}={release}-{BUILDER}"

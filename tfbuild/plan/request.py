@@ -9,10 +9,9 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any
 
 from tfbuild.facts import targets, toolchains
-from tfbuild.util.options import LOOKED_UP, TEXT, Identifier, option
+from tfbuild.util.options import LOOKED_UP, TEXT, option
 
 COMPILER = "Compiler and flags"
 SOURCE = "TensorFlow's source"
@@ -43,16 +42,12 @@ INSTANCE = re.compile(r"[A-Za-z0-9._/-]*")
 PROPERTY = re.compile(r"[A-Za-z0-9._-]+=[!-&(-\[\]-~]+")
 
 
-def _compiled(build: Any) -> bool:
-    return bool(build.wheel.kind == "source")
-
-
-_chosen = partial(option, pattern=LOOKED_UP, identifier=Identifier.WORD)
+_chosen = partial(option, pattern=LOOKED_UP, identifier="word")
 # Options that only a compile uses, by their group.
 _compiler = partial(option, group=COMPILER, compiles=True)
 _gpus = partial(option, group=GPUS, compiles=True)
-_compiler_word = partial(option, group=COMPILER, compiles=True, pattern=LOOKED_UP, identifier=Identifier.WORD)
-_gpu_version = partial(option, group=GPUS, compiles=True, pattern=VERSION, identifier=Identifier.WORD)
+_compiler_word = partial(option, group=COMPILER, compiles=True, pattern=LOOKED_UP, identifier="word")
+_gpu_version = partial(option, group=GPUS, compiles=True, pattern=VERSION, identifier="word")
 _source = partial(option, group=SOURCE, compiles=True)
 _remote = partial(option, group=REMOTE, compiles=True, pattern=TEXT)
 _engine = partial(option, group=ENGINE, pattern=TEXT)
@@ -92,7 +87,7 @@ class Request:
         "CPU to build for: host, a processor ('EPYC 7763'), a name (haswell), a level (x86-64-v3), features (avx2,fma) "
         "or a recorded file; "
         "host,exact also keeps the features that make no difference to TensorFlow",
-        written=lambda build: build.instruction_set.option if _compiled(build) else "",
+        written=lambda build: build.instruction_set.option if build.wheel.kind == "source" else "",
     )
     cpuinfo: str = _chosen(
         "",
@@ -108,7 +103,7 @@ class Request:
     compiler: str = _compiler_word(
         "",
         "compiler, such as gcc-12 or clang-18 (default: the best proven one that a base image of the release has)",
-        written=lambda build: build.compiler if _compiled(build) else "",
+        written=lambda build: build.compiler if build.wheel.kind == "source" else "",
     )
     prefer_vector_width: str = _compiler_word(
         "",
@@ -184,7 +179,7 @@ class Request:
         pattern=re.compile(r"[0-9a-fA-F]{64}"),
         what="a SHA-256",
         form="HEX, of 64 digits",
-        identifier=Identifier.NEUTRAL,  # it only checks the source
+        identifier="neutral",  # it only checks the source
         rare=True,
     )
     patch: tuple[str, ...] = _source(
@@ -235,14 +230,14 @@ class Request:
         pattern=IMAGE_NAME,
         what="an image's name",
         form=f"{', '.join(BASES)} or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG",
-        identifier=Identifier.NEUTRAL,  # labels name it, and the image's key has its digest
+        identifier="neutral",  # labels name it, and the image's key has its digest
         written=lambda build: build.request.base if build.request.base not in BASES else "auto",
     )
     with_headers: bool = option(
         False,
         "keep TensorFlow's headers, so that custom ops can be compiled",
         group=SOURCE,
-        identifier=Identifier.WORD,
+        identifier="word",
         written=attrgetter("with_headers"),
     )
 

@@ -24,7 +24,6 @@ from tfbuild.facts.release_table import RangeRow, table
 from tfbuild.util.files import DIST, MOST_CONTENT, REPORTS, WORK, Foreign, access_problem, read_regular
 from tfbuild.util.progress import Progress
 
-REPOSITORY = "https://github.com/tensorflow/tensorflow"
 FILE = "source.tar"
 # Paths that every TensorFlow tree has.
 TREE_FILES = ("configure.py", ".bazelrc", "tensorflow/tools/pip_package")
@@ -79,12 +78,6 @@ class SystemLibrary(RangeRow, frozen=True, kw_only=True):
 
 
 # --- TensorFlow's source ----------------------------------------------------------------------------------------------
-
-
-def tag(release: str) -> Source:
-    """Return the release's tag on GitHub."""
-    row = releases.get(release)
-    return Source(kind="git", tag=row.tag, commit=row.commit)
 
 
 def from_path(path: Path, sha256: str) -> Source:

@@ -20,6 +20,9 @@ from tfbuild.cpu import isa
 from tfbuild.facts import Facts, targets
 from tfbuild.plan import PLATFORMS
 
+# Labels of an image that are repeated in its descriptor in an index.
+LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
+
 
 class Vector(Facts, frozen=True):
     arch: str
@@ -48,15 +51,8 @@ class Published:
     @property
     def labels(self) -> dict[str, str]:
         """The image's labels without their prefix, as indexes repeat them."""
-        return {
-            "id": self.id,
-            "release": self.release,
-            "target": self.target,
-            "python": self.python,
-            "platform": self.platform,
-            "instruction-set": self.instruction_set,
-            "features": " ".join(sorted(self.features)),
-        }
+        own = {name: getattr(self, name.replace("-", "_")) for name in LABELS}
+        return own | {"features": " ".join(sorted(self.features))}
 
 
 # Images named of those with one reason.

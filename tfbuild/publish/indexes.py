@@ -29,9 +29,7 @@ from tfbuild.publish.choose import Published
 from tfbuild.util.terminal import printable
 
 LATEST = "latest"
-# Labels of an image that are repeated in its descriptor in an index.
-LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
-# The values of LABELS. They are checked because anybody may have written them, and because they are printed.
+# The values of choose.LABELS. They are checked because anybody may have written them, and because they are printed.
 LABEL_VALUE = re.compile(r"[\w.,+/-]*( [\w.,+/-]+)*", re.ASCII)
 MOST_TIME = 64
 MOST_ROWS = 5000
@@ -129,7 +127,7 @@ def of_labels(raw: object, created: object, digest: str) -> Published | None:
         return None
     named_set = f"{own['instruction-set']}-" if own.get("instruction-set") else ""
     # An image without a list of features would fit every host: only that of x86-64-v1 is empty.
-    if "features" not in own or not all(LABEL_VALUE.fullmatch(own.get(name, "")) for name in LABELS):
+    if "features" not in own or not all(LABEL_VALUE.fullmatch(own.get(name, "")) for name in choose.LABELS):
         return None
     if not references.TAG.fullmatch(own["id"]) or not references.DIGEST.fullmatch(digest):
         return None

@@ -171,9 +171,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
         bill=bill,
         run=this_run(os.environ),
     )
-    documents = ((client.SBOM, f"{identifier}.cdx.json", bill),
-                 (client.PROVENANCE, f"{identifier}.provenance.json", made))  # fmt: skip
     return [
-        client.attach(registry, manifest, media_type, name, image.created, content)
-        for media_type, name, content in documents
+        client.attach(registry, manifest, client.SBOM, f"{identifier}.cdx.json", image.created, bill),
+        client.attach(registry, manifest, client.PROVENANCE, f"{identifier}.provenance.json", image.created, made),
     ]

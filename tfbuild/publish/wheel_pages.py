@@ -152,7 +152,7 @@ def _variant_pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel]) -
 
 def variant_rows(rows: Iterable[IndexedWheel]) -> list[IndexedWheel]:
     """Return the rows that need a variant: those for levels, but for the lowest set of their version and Python."""
-    sets, groups = _variant_facts().sets, _groups(rows).values()
+    sets, groups = facts.load("variants", VariantFacts).sets, _groups(rows).values()
     return [row for group in groups for row in group[1:] if row.instruction_set in sets]
 
 
@@ -178,17 +178,12 @@ def _groups(rows: Iterable[IndexedWheel]) -> dict[tuple[str, str, str], list[Ind
     return groups
 
 
-def _variant_facts() -> VariantFacts:
-    (known,) = facts.rows("variants", VariantFacts)
-    return known
-
-
 def _label(row: IndexedWheel) -> str:
     return row.instruction_set.replace("-", "_")
 
 
 def _document(rows: Iterable[IndexedWheel]) -> str:
-    known = _variant_facts()
+    known = facts.load("variants", VariantFacts)
     variants = {_label(row): {known.namespace: {known.feature: [known.sets[row.instruction_set]]}} for row in rows}
     document: dict[str, Any] = {
         "$schema": known.schema,

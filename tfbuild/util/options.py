@@ -6,9 +6,8 @@ A command line, a file of options, help pages, generated pages and the commands 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from tfbuild.errors import UsageError
 
@@ -25,14 +24,6 @@ WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._,:+/@-]*")
 TEXT = None
 # In place of a pattern: a plan or a run looks the value up, or reads it, and refuses what it does not know.
 LOOKED_UP = None
-
-
-class Identifier(Enum):
-    """How an option shows in the identifier of a build."""
-
-    FINGERPRINT = "as a part of its fingerprint"
-    WORD = "as a word of its own, or as what the word is chosen by"
-    NEUTRAL = "not at all: the image is the same"
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,8 @@ class Option:
     what: str = "a plain word"
     form: str = "VALUE, of letters, digits and . _ , : + / @ -"
     compiles: bool = False
-    identifier: Identifier = Identifier.FINGERPRINT
+    # How it shows in a build's: in the fingerprint, as a word or what chooses one, or not: the image is the same.
+    identifier: Literal["fingerprint", "word", "neutral"] = "fingerprint"
     written: Callable[[Any], Any] | None = None
     always: bool = False
     rare: bool = False

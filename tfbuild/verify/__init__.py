@@ -44,23 +44,7 @@ class Baseline:
     env: Mapping[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Start:
-    """The result of the first probe; `why`: why nothing that needs TensorFlow can run, else empty."""
-
-    outcome: Outcome
-    why: str = ""
-
-    @property
-    def environment(self) -> Environment | None:
-        return self.outcome.first(Environment)
-
-    @property
-    def tensorflow(self) -> TensorFlow | None:
-        return self.outcome.first(TensorFlow, 1)
-
-
-NOT_STARTED = Start(outcome=Outcome(records=(), ended=judge.Ended(1, ""), output=""), why=NO_START)
+NOT_STARTED = Outcome(records=(), ended=judge.Ended(1, ""), output="")
 NO_GUARD = Guard(compiled=(), unused=())
 
 
@@ -70,8 +54,9 @@ class Verification:
 
     `planned`: the build, by the image's labels; `version`: of the tfbuild that made it, by the labels too.
     `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
-    done. `unstartable` is set by the check guard, `start` by import, `guard` by isa, `throughput` by throughput; `over`
-    when the last check has ended, or one has raised.
+    done. `unstartable` is set by the check guard, `start` (the first probe's result) and `why` (nothing that needs
+    TensorFlow can run, else empty) by import, `guard` by isa, `throughput` by throughput; `over` when the last check
+    has ended, or one has raised.
     """
 
     engine: Engine
@@ -82,10 +67,19 @@ class Verification:
     sandbox: Sandbox
     checks: list[Check] = field(default_factory=list)
     unstartable: bool = False
-    start: Start = NOT_STARTED
+    start: Outcome = NOT_STARTED
+    why: str = NO_START
     guard: Guard = NO_GUARD
     throughput: Throughput | None = None
     over: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def environment(self) -> Environment | None:
+        return self.start.first(Environment)
+
+    @property
+    def tensorflow(self) -> TensorFlow | None:
+        return self.start.first(TensorFlow, 1)
 
     def require_wanted(self, _: str) -> None:
         """Raise KeyboardInterrupt if the verification ended before this check, by an error or by its user."""
@@ -100,7 +94,7 @@ class Verification:
         """Judge a probe's results."""
         if outcome.broken:
             return Judgement(judge.FAIL, outcome.broken)
-        results = judge.Results(outcome.records, outcome.ended, self.start.environment, self.start.outcome.output)
+        results = judge.Results(outcome.records, outcome.ended, self.environment, self.start.output)
         return check.judge(results, smoke_plan(self.planned))
 
 
@@ -170,5 +164,5 @@ def probe_check(check: ProbeCheck, run: Callable[[Verification], Judgement] | No
         how=check.how,
         fix=check.fix,
         run=run or ask_and_judge,
-        skip=lambda verification: verification.start.why or check.skip(smoke_plan(verification.planned)),
+        skip=lambda verification: verification.why or check.skip(smoke_plan(verification.planned)),
     )

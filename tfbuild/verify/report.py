@@ -22,6 +22,7 @@ from tfbuild.util.terminal import foreign_cell as cell
 from tfbuild.util.terminal import markdown_cell
 
 SCHEMA = "tfbuild.report/1"
+Schema = Annotated[str, msgspec.Meta(pattern=f"^{SCHEMA}$")]
 Status = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail|skip)$")]
 NO_START = "the image does not start on this host (see guard)"
 Verdict = Annotated[str, msgspec.Meta(pattern="^(pass|warn|fail)$")]
@@ -126,7 +127,7 @@ class ImageSoftware(Software):
 class Report:
     """One verification. `source_would_add`: the CPU's features that the build leaves unused, in TensorFlow's names."""
 
-    schema: str
+    schema: Schema
     kind: str
     id: str
     created: str
@@ -152,17 +153,6 @@ class Report:
 MOST_BYTES = 32 * 1024 * 1024
 
 
-def from_json(text: str | bytes) -> Report:
-    """Read a report from its JSON. Raises ValueError for anything else, and for another schema."""
-    try:
-        report = decode(text, Report)
-    except ValueError as error:
-        raise ValueError(f"not a report: {error}") from error
-    if report.schema != SCHEMA:
-        raise ValueError(f"a report of schema {report.schema!r}, not {SCHEMA!r}")
-    return report
-
-
 def report_path(report: Report, folder: Path) -> Path:
     """Return ID.json or ID-failed.json, so that a failure never replaces the report of an image in use."""
     return folder / f"{report.id}{'' if report.passed else '-failed'}.json"
@@ -184,7 +174,7 @@ def write_report(report: Report, folder: Path) -> Path:
 def stored(folder: Path, identifier: str) -> Report | None:
     """Return the report of an earlier verification; None if it is missing, unreadable or of another image."""
     try:
-        report = from_json(read_regular(folder / f"{identifier}.json", MOST_BYTES))
+        report = decode(read_regular(folder / f"{identifier}.json", MOST_BYTES), Report)
     except (OSError, ValueError):
         return None
     return report if report.id == identifier else None
@@ -294,14 +284,13 @@ def _chart(throughput: Throughput) -> Markup:
     """Draw the mean and each workload; nothing if no logarithmic axis can show them."""
     from tfbuild import pages
 
-    metric, lines = throughput.metric, []
+    lines = []
     rows: list[tuple[str, Benchmark | Throughput]] = [(ALL_WORKLOADS, throughput)]
     for name, row in [*rows, *((row.name, row) for row in throughput.benchmarks)]:
-        if ratio := pages.drawable(row.cpu if metric == "cpu" else row.wall):
+        if ratio := pages.drawable(row.cpu):
             lines.append(pages.Line(label=name, ratio=ratio, effect=row.effect, band=pages.drawable(row.band)))
-    title = f"{'CPU time' if metric == 'cpu' else 'wall time'}, relative to the baseline"
     named = "throughput of the image relative to the baseline"
-    return pages.ratios(named, [(title, lines)]) if lines else Markup()
+    return pages.ratios(named, [("CPU time, relative to the baseline", lines)]) if lines else Markup()
 
 
 # --- Markdown ------------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def judged(check: VerificationCheck, verification: Verification) -> judge.Judgem
 
 
 def _report(verification: Verification, image: Image, ref: str, seconds: float) -> Report:
-    environment = verification.start.environment
+    environment = verification.environment
     return Report(
         schema=SCHEMA,
         kind="smoke",
@@ -156,7 +156,7 @@ def _plan_facts(image: Image, build: Build) -> PlanFacts:
 
 
 def _software(environment: Environment, verification: Verification) -> ImageSoftware:
-    tensorflow = verification.start.tensorflow
+    tensorflow = verification.tensorflow
     return ImageSoftware(
         tensorflow=tensorflow.version if tensorflow else "",
         git=tensorflow.git if tensorflow else "",

@@ -11,8 +11,8 @@ from tfbuild.bench import gain
 from tfbuild.bench.gain import Gain
 from tfbuild.measure import experiments
 
-# Each picture's report, by its file in benchmarks/results/. An operation has a bar for each set that was measured.
-REPORTS = {"compiled": "compiled-2.14.1"}
+# The picture, and its report in benchmarks/results/. An operation has a bar for each set that was measured.
+PICTURE, REPORT = Path("docs") / "pictures" / "compiled.svg", "compiled-2.14.1"
 # By the sets' order in the facts; dark enough on white and light enough on black to be read on both.
 COLOURS = ("#3a86c8", "#2e9e5b")
 # Of a bar that shows no difference.
@@ -28,13 +28,8 @@ SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
 
 def pages() -> dict[Path, str]:
-    """Return the pictures of bars, by their paths in the repository."""
-    return {Path("docs") / "pictures" / f"{name}.svg": to_svg(name) for name in REPORTS}
-
-
-def reports(picture: str) -> list[Gain]:
-    """Return what a picture shows: one report for each instruction set."""
-    return [row for row in gain.measured_gains() if row.report == REPORTS[picture]]
+    """Return the picture of bars, by its path in the repository."""
+    return {PICTURE: to_svg([row for row in gain.measured_gains() if row.report == REPORT])}
 
 
 def rows(measured: list[Gain]) -> list[dict[str, Any]]:
@@ -51,9 +46,9 @@ def rows(measured: list[Gain]) -> list[dict[str, Any]]:
     return [bar for bars in ordered for bar in bars]
 
 
-def to_svg(picture: str) -> str:
+def to_svg(measured: list[Gain]) -> str:
     """Draw the bars with their intervals, faint where no difference is shown; a line marks the official wheel."""
-    every = rows(reports(picture))
+    every = rows(measured)
     names = [*dict.fromkeys(row["name"] for row in every)]
     found = [row for row in every if row["name"] in names[:MOST_ROWS]]
     rest = [row["median"] for row in every if row["name"] in names[MOST_ROWS:]]

@@ -6,7 +6,7 @@ from tfbuild.facts import releases
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import failures
-from tfbuild.verify import Start, Verification, VerificationCheck, probe_check
+from tfbuild.verify import Verification, VerificationCheck, probe_check
 from tfbuild.verify.checks import configuration, guard, isa, throughput
 from tfbuild.verify.report import NO_START
 
@@ -17,9 +17,9 @@ def _import(verification: Verification) -> Judgement:
     """Import TensorFlow; if that fails, all checks that need it are skipped."""
     outcome = verification.ask(judge.IMPORT)
     judged = verification.judge(judge.IMPORT, outcome)
-    verification.start = Start(outcome=outcome)
-    if judged.status == judge.FAIL and not verification.start.tensorflow:
-        verification.start = replace(verification.start, why="TensorFlow does not import (see import)")
+    verification.start = outcome
+    failed = judged.status == judge.FAIL and not verification.tensorflow
+    verification.why = "TensorFlow does not import (see import)" if failed else ""
     return with_known_failure(judged, verification.planned.release)
 
 

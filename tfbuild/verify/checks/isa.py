@@ -62,15 +62,15 @@ def _skip(verification: Verification) -> str:
 
 
 def _run(verification: Verification) -> Judgement:
-    planned, start = verification.planned, verification.start
+    planned, environment = verification.planned, verification.environment
     path = f"{libraries.site_packages(planned.python)}/{releases.PACKAGE}/{releases.FRAMEWORK}"
     with files.temporary_folder() as scratch:
         library = verification.engine.read_file(verification.ref, path, scratch / "library", MOST_BYTES)
         guard = read_guard(library, planned.release)
     verification.guard = guard
-    flags = start.environment.cpu_flags if start.environment else ()
-    message = judge.unused_features(start.outcome.output) if start.tensorflow else None
-    return compare(planned, guard, flags, message, start.why)
+    flags = environment.cpu_flags if environment else ()
+    message = judge.unused_features(verification.start.output) if verification.tensorflow else None
+    return compare(planned, guard, flags, message, verification.why)
 
 
 CHECK = VerificationCheck(
