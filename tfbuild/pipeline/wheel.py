@@ -123,13 +123,13 @@ class CompiledWheel(msgspec.Struct):
 def refuse_another(output: Path, build: Build) -> None:
     """Raise UsageError if `output` has the wheel of another build, whose file would have the same name."""
     own = build.to_json()
-    for sidecar in sorted(output.glob("*.whl.json")):
-        with suppress(OSError, ValueError):  # it is damaged, or somebody else's
-            its = decode(read_regular(sidecar), CompiledWheel).plan
+    for file in sorted(output.glob("*.whl")):
+        with suppress(OSError, ValueError, KeyError):  # it has no sidecar, a damaged one, or somebody else's
+            its = decode(read_regular(file.with_name(f"{file.name}.json")), CompiledWheel).plan
             same = all(its[name] == own[name] for name in ("release", "python", "platform"))
             if same and its["id"] != build.id and (its["target"] == "cuda") == (build.target == "cuda"):
                 raise UsageError(
-                    f"{sidecar.stem} in {output} is the wheel of {its['id']}, and would be replaced",
+                    f"{file} is the wheel of {its['id']}, and would be replaced",
                     hint="--output with another folder, or move it away",
                 )
 
