@@ -64,14 +64,14 @@ trap 'exit 143' HUP TERM
 # as SCHEME CREDENTIALS: sets the credentials of the next request. In a file, because all users can see arguments.
 as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"; fi > "$work/as"; }
 direct=${no_proxy:-${NO_PROXY:-}},$direct
-case $direct in '*,'*) direct='*' ;; esac # which curl knows alone
+case $direct in '*,'*) direct='*' ;; esac # curl knows it only by itself
 # request FILE OPTION...: writes an answer to $work/FILE, and its status to stdout. Takes no more than 4 MiB, waits no
 # longer than a minute, tries four times, never leaves TLS, and reaches this machine without a proxy.
 request() {
     file=$1 && shift
     for pause in 1 2 4 ''; do
         code=0
-        # Older curls know no --max-filesize where the length is not said; ulimit counts 512 bytes.
+        # If an answer does not say its length, older curls ignore --max-filesize. ulimit counts blocks of 512 bytes.
         status=$(ulimit -f 8192; curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 \
             --noproxy "$direct" --proto =http,https --proto-redir =https --location \
             --config "$work/as" --dump-header "$work/head" --output "$work/$file" --write-out '%{http_code}' "$@") ||
@@ -198,6 +198,7 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v targ
         for (i = 1; i <= count; i++)
             if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
         lines[rows] = digest " " id " " its_release " " its_python " " its_platform " " needs; ids[rows] = id; releases[rows] = number(its_release)
+        # Compared as text: of equal speeds, the newer Python.
         speeds[rows] = speed " " number(its_python)
     }
     END {

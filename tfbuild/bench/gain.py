@@ -80,7 +80,7 @@ class Gain(Facts, frozen=True):
 
 
 class Alternative(Facts, frozen=True):
-    """What else may help, on which CPUs (empty: any); see alternatives.toml."""
+    """What else may help; alternatives.toml explains the fields."""
 
     name: str
     measured: str

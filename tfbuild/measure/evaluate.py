@@ -101,13 +101,13 @@ class Evaluation:
 
 def evaluate(rounds: Sequence[Round], baseline: str, items: Mapping[str, int], metric: str) -> Evaluation:
     """Judge the arms. `items`: of each arm in a call, as ratios are of time per item; `metric`: "cpu" or "wall"."""
-    clean, used = sum(row.foreign <= MOST_FOREIGN for row in rounds), used_rounds(rounds)
+    clean, used = undisturbed_rounds(rounds), used_rounds(rounds)
     units = {**items, BASE_AGAIN: items[baseline]}
     band = interval(ratios(used, units, BASE_AGAIN, baseline, TIMES[metric]))
     return Evaluation(
         used=used,
-        clean=clean,
-        noisy=len(used) > clean,
+        clean=len(clean),
+        noisy=len(used) > len(clean),
         foreign=fmean(row.foreign for row in rounds),
         throttled=sum(sample.throttled for row in rounds for sample in row.samples.values()),
         band=band,
@@ -144,9 +144,14 @@ def compare_arms(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
     return _verdict(both, case.metric, band)
 
 
+def undisturbed_rounds(rounds: Sequence[Round]) -> tuple[Round, ...]:
+    """Return the rounds in which others used little of the machine's time."""
+    return tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
+
+
 def used_rounds(rounds: Sequence[Round]) -> tuple[Round, ...]:
     """Return the clean rounds, or all rounds if too few are clean."""
-    clean = tuple(row for row in rounds if row.foreign <= MOST_FOREIGN)
+    clean = undisturbed_rounds(rounds)
     return clean if len(clean) >= FEWEST_CLEAN else tuple(rounds)
 
 

@@ -47,8 +47,7 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
     Raises Unsupported if this machine lacks a program or package, and what a compile in a container raises.
     """
     machines.require(build, machine)
-    wheels.refuse_another(output, build)
-    files.check_writable(output)
+    wheels.check_output(output, build)
     maker = Maker(run=run, progress=progress)
     root = (run.work / "host" / build.release).resolve()
     with maker.locked(build, root):

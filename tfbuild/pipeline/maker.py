@@ -181,8 +181,7 @@ class Maker:
         """Compile the wheel and write it, with its sidecar, to the folder `output`, without making an image."""
         if build.toolchain is None:
             raise UsageError("only a compiled wheel can be exported", hint="leave out --wheel")
-        wheel.refuse_another(output, build)
-        files.check_writable(output)
+        wheel.check_output(output, build)
         with self.locked(build):
             context = self.context(build)
             self.need_disk(build)

@@ -22,7 +22,7 @@ from tfbuild import __version__
 from tfbuild.context.labels import named
 from tfbuild.errors import BadInput, BuildFailed, Stale, UsageError
 from tfbuild.plan import Build, source
-from tfbuild.util.files import decode, read_regular, replace_file, whole
+from tfbuild.util.files import check_writable, decode, read_regular, replace_file, whole
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
 
@@ -120,8 +120,9 @@ class CompiledWheel(msgspec.Struct):
     records: dict[str, str]
 
 
-def refuse_another(output: Path, build: Build) -> None:
-    """Raise UsageError if `output` has the wheel of another build, whose file would have the same name."""
+def check_output(output: Path, build: Build) -> None:
+    """Raise UsageError if `output` cannot be written, or has another build's wheel, whose file has the same name."""
+    check_writable(output)
     own = build.to_json()
     for file in sorted(output.glob("*.whl")):
         with suppress(OSError, ValueError, KeyError):  # it has no sidecar, a damaged one, or somebody else's

@@ -45,7 +45,7 @@ class Option:
     what: str = "a plain word"
     form: str = "VALUE, of letters, digits and . _ , : + / @ -"
     compiles: bool = False
-    # How it shows in a build's: in the fingerprint, as a word or what chooses one, or not: the image is the same.
+    # In a build's identifier: part of the fingerprint; a word, or what one is chosen by; nothing, for the same image.
     identifier: Literal["fingerprint", "word", "neutral"] = "fingerprint"
     written: Callable[[Any], Any] | None = None
     always: bool = False
