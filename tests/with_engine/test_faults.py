@@ -30,7 +30,7 @@ def mortal(engine: Engine, debian: str) -> Iterator[tuple[Second, Engine]]:
     """An engine of its own, which a test may kill."""
     with seconds.engine() as found:
         there = Engine.connect(found.host)
-        there.client.images.load(b"".join(engine.client.images.get(debian).save(named=True)))
+        there.client.images.load(b"".join(engine.client.images.get(debian).save(named=debian)))
         yield found, there
         there.client.close()
         # The SDK leaves those sockets open that nobody answered.

@@ -37,7 +37,7 @@ def second(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     name = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=log, ca_cert=certificates("")).reference
     with seconds.engine() as second:
         there = Engine.connect(second.host)
-        there.client.images.load(b"".join(engine.client.images.get(name).save(named=True)))
+        there.client.images.load(b"".join(engine.client.images.get(name).save(named=name)))
         yield second
     assert (bridge.read_text() if bridge.exists() else "") == before
     assert engine.run(name, ["echo", "whole"]).stdout == "whole\n"
