@@ -118,8 +118,8 @@ def container(engine: Engine, mode: str, compilers: list[str]) -> Iterator[tuple
         shutil.copy(dockerfile.TEMPLATES / "network.sh", folder)
         words = " ".join(sorted({*packages, "g++-12", "libeigen3-dev", "util-linux"}))
         (folder / "Dockerfile").write_text(INSTALL.format(base=ground.reference, packages=words))
-        settings = BuildSettings(log=log, progress=progress, secrets={"ca": ca} if ca else {})
-        engine.build(folder, settings, tag=TAG)
+        settings = BuildSettings(log=log, progress=progress, tag=TAG, secrets={"ca": ca} if ca else {})
+        engine.build(folder, settings)
     machine = cpu.parse(engine.run(TAG, ["cat", "/proc/cpuinfo"]).stdout, origin="the container's /proc/cpuinfo")
     files = {f"/{name}": (HERE / name).read_bytes() for name in ("eigen.cc", "eigen.sh")}
     with engine.worker(TAG, ["/eigen.sh"], files=files) as worker:

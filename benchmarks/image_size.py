@@ -103,12 +103,13 @@ def make(engine: Engine, context: Path, name: str, site: Site, arguments: dict[s
     settings = BuildSettings(
         log=site.folder / f"{name}.log",
         progress=Progress(),
+        tag=f"{TAG}:{name}",
         build_args=arguments,
         secrets=secrets,
         network=site.network,
     )
-    engine.build(context, settings, tag=f"{TAG}:{name}")
-    return f"{TAG}:{name}"
+    engine.build(context, settings)
+    return settings.tag
 
 
 def import_seconds(engine: Engine, image: str, python: str) -> Seconds:

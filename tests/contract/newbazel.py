@@ -29,6 +29,7 @@ OFFLINE = ["--noenable_bzlmod", "--enable_workspace"] + [
 def image(engine: Engine, folder: Path) -> str:
     """An image with real compilers and that Bazel. It stays for the next run: it is as good as its Dockerfile."""
     base = base_image.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "base.log")
-    settings = BuildSettings(log=folder / "image.log", progress=Progress(), build_args={"BASE": base.reference})
-    engine.build(Path(__file__).parent / "builder", settings, tag=IMAGE)
+    arguments = {"BASE": base.reference}
+    settings = BuildSettings(log=folder / "image.log", progress=Progress(), tag=IMAGE, build_args=arguments)
+    engine.build(Path(__file__).parent / "builder", settings)
     return IMAGE

@@ -209,8 +209,8 @@ def test_the_plan_decides_the_platform_and_saving_leaves_no_file_of_the_client_s
     )
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", "linux/s390x")
-    settings = build.BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()))
-    build.build(tmp_path, os.environ, settings, tag="x")
+    settings = build.BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()), tag="x")
+    build.build(tmp_path, os.environ, settings)
     assert "DOCKER_BUILDKIT=1\n" in (log := settings.log.read_text())
     assert "s390x" not in log
     Engine.save(SimpleNamespace(environ={**os.environ}), ["a", "b"], tmp_path / "saved")  # type: ignore[arg-type]

@@ -158,7 +158,7 @@ def test_host_tools_are_generic_though_a_tree_gives_them_the_targets_configurati
     sharing = {name for name in EXACT if any(shared in facts.configs.get("linux", ()) for facts in facts_around(name))}
     assert sharing == {"2.12.0", "2.12.1"}
     for release in sharing:
-        flags = toolchains.bazel_flags(toolchains.table().host_apart, releases.bazel(release))
+        flags = toolchains.host_configuration(releases.bazel(release), "true")
         assert flags == ("--distinct_host_configuration=true",)
 
 

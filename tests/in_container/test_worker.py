@@ -100,7 +100,6 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
     assert (ready.reason, ready.guard, ready.items, ready.error, ready.note) == ("", "", 1, None, "")
     assert ready.value == pytest.approx(518.0156)
     assert ready.nodes == 7
-    assert worker.FEWEST_CALLS <= ready.calls <= worker.MOST_CALLS
     assert 0 < ready.build < 60
     assert 0 < ready.first < 60
     asleep = prepared(ask, "asleep")
@@ -116,8 +115,7 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
     assert sample.cpu <= sample.busy <= cpus * sample.wall + 0.1
     assert 5 * 10_240 <= sample.faults < 60_000, "one for each page"
     assert sample.rss == pytest.approx(memory(process, "VmRSS"), rel=0.2)
-    exact = prepared(ask, "exact", seconds=0.02)
-    assert exact.calls >= worker.FEWEST_CALLS
+    prepared(ask, "exact", seconds=0.02)
     sample = worker.WorkerSample(**ask("sample", key="exact", inner=5))
     assert 0.1 <= sample.cpu < 0.15
     assert sample.cpu <= 1.001 * sample.wall, "the kernel's two clocks differ by some millionths"
@@ -130,10 +128,8 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
 
 
 def test_mistakes_that_would_falsify_a_result_are_reported(ask: Ask) -> None:
-    constant = prepared(ask, "constant")
-    assert (constant.guard, constant.calls) == ("constant folding: MatMul, Sum (depending on no input)", 0)
+    assert prepared(ask, "constant").guard == "constant folding: MatMul, Sum (depending on no input)"
     assert prepared(ask, "trifle").guard == ""
-    assert prepared(ask, "cold").calls > worker.FEWEST_CALLS, "until its calls are no longer slow"
     prepared(ask, "retraced")
     assert ask("sample", key="retraced", inner=2)["traces"] > 2
     prepared(ask, "plain")

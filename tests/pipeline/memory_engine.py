@@ -133,15 +133,17 @@ class MemoryEngine(Engine):
     def watched(self, use: str) -> Iterator[Callable[[], None]]:
         yield lambda: None
 
-    def _job(self, stage: str, tag: str, settings: BuildSettings) -> None:
+    def build(self, context: Path, settings: BuildSettings) -> None:
         secrets = {name: path.read_text() for name, path in settings.secrets.items()}
-        self.jobs.append((stage, tag, settings, secrets))
-        if stage != "kept":
+        tag, args, output = settings.tag, settings.build_args, settings.output
+        self.jobs.append((settings.stage, "" if output else tag, settings, secrets))
+        if settings.stage != "kept":
             self.works(settings)
-
-    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> None:
-        self._job(stage, tag, settings)
-        args = settings.build_args
+        if output is not None:
+            output.mkdir(parents=True, exist_ok=True)
+            for name, content in self.made.get(settings.stage, {}).items():
+                (output / name).write_bytes(content)
+            return
         own = {"id": split_tag(tag)[1].removesuffix("-unverified"), "context": args.get("CONTEXT_DIGEST", "")}
         labels = {**self.labels, **{f"io.tfbuild.{name}": value for name, value in own.items()}}
         labels["org.opencontainers.image.base.digest"] = args.get("BASE_DIGEST", "")
@@ -155,12 +157,6 @@ class MemoryEngine(Engine):
         path.with_name("images").write_text(json.dumps(rows))
         with tarfile.open(path, "w") as archive:
             archive.add(path.with_name("images"), "manifest.json")
-
-    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
-        self._job(stage, "", settings)
-        output.mkdir(parents=True, exist_ok=True)
-        for name, content in self.made.get(stage, {}).items():
-            (output / name).write_bytes(content)
 
 
 BASE = digest("base")

@@ -150,8 +150,8 @@ def test_bazels_summary_says_what_ran_where(summary: str, expected: tuple[int, i
 def test_the_flags_for_host_tools_go_to_each_bazel_that_knows_them(
     version: str, once: tuple[str, ...], apart: tuple[str, ...]
 ) -> None:
-    assert toolchains.bazel_flags(toolchains.table().compile_once, version) == once
-    assert toolchains.bazel_flags(toolchains.table().host_apart, version) == apart
+    assert toolchains.host_configuration(version, "false") == once
+    assert toolchains.host_configuration(version, "true") == apart
 
 
 # --- compile.sh, with a script in place of Bazel that writes the same files -------------------------------------------

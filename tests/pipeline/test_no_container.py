@@ -236,7 +236,7 @@ def run(host: LocalBuilder, *, no_cache: bool = False, **secrets: Path) -> str:
     output = host.root.parent / f"output-{time.monotonic_ns()}"
     log = host.root.parent / "log"
     settings = BuildSettings(log=log, progress=Progress(io.StringIO()), no_cache=no_cache, seconds=300, secrets=secrets)
-    host.export(context_of(host), settings, stage="export", output=output)
+    host.make(context_of(host), dataclasses.replace(settings, stage="export", output=output))
     return (output / "env").read_text()
 
 
@@ -303,8 +303,9 @@ def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, m
     kept = root / "cache/runs" / hashlib.sha256(bazelrc.encode()).hexdigest()
     kept.mkdir(parents=True)
     (kept / "bazel.log").write_text("x")
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress(io.StringIO()))
-    host.export(context, settings, stage="kept", output=tmp_path / "kept")
+    quiet = Progress(io.StringIO())
+    settings = BuildSettings(log=tmp_path / "log", progress=quiet, stage="kept", output=tmp_path / "kept")
+    host.make(context, settings)
     assert [path.name for path in (tmp_path / "kept").iterdir()] == ["bazel.log"]
 
 
@@ -393,7 +394,7 @@ def test_a_step_that_fails_says_why(script: str, error: type[Exception], message
     log = host.root.parent / "log"
     settings = BuildSettings(log=log, progress=Progress(io.StringIO()), seconds=2 if error is TimeoutError else 60)
     with pytest.raises(error) as raised:
-        host.export(context_of(host), settings, stage="export", output=host.root.parent / "output")
+        host.make(context_of(host), dataclasses.replace(settings, output=host.root.parent / "output"))
     if isinstance(raised.value, TfbuildError):
         assert raised.value.reason.startswith(message)
         assert raised.value.hint.endswith(f"the full log: {log}")

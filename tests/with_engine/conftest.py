@@ -53,7 +53,7 @@ def debian_made(tmp_path_factory: pytest.TempPathFactory) -> None:
     with suppress(TfbuildError), files.locked(shared, lambda: None):
         base = bases.bootstrap(engine, "bookworm", progress=Progress(), log=folder / "log", ca_cert=certificates(""))
         (folder / "Dockerfile").write_text(f"FROM {base.reference}\nRUN true\n", encoding="utf-8")
-        engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag="tfbuild-test:first")
+        engine.build(folder, BuildSettings(log=folder / "log", progress=Progress(), tag="tfbuild-test:first"))
 
 
 @pytest.fixture(scope="session")
@@ -74,10 +74,11 @@ def image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         settings = BuildSettings(
             log=log,
             progress=progress,
+            tag=names[-1],
             secrets={"ca": ca} if ca else {},
             build_args=build_context.build_args(base, context),
         )
-        engine.build(context.folder, settings, tag=names[-1])
+        engine.build(context.folder, settings)
         return names[-1]
 
     yield made
@@ -120,8 +121,8 @@ def debian(
     last = f"LABEL test={ref}"
     steps = [f"FROM {system or base}", before, f"{run}{install}", f"{run}{more}" if more else "", last]
     (folder / "Dockerfile").write_text("\n".join(steps) + "\n", encoding="utf-8")
-    settings = BuildSettings(log=folder / "log", progress=Progress(), secrets={"ca": ca} if ca else {})
-    engine.build(folder, settings, tag=ref)
+    settings = BuildSettings(log=folder / "log", progress=Progress(), tag=ref, secrets={"ca": ca} if ca else {})
+    engine.build(folder, settings)
 
 
 # Debian 12 has it; the one that plans of the double's release prefer comes from LLVM's archive.
@@ -214,7 +215,7 @@ def derived(engine: Engine, tmp_path: Path) -> Iterator[Callable[..., str]]:
         (folder / "Dockerfile").write_text("\n".join((f"FROM {ref}", *instructions)) + "\n", encoding="utf-8")
         ca = certificates("")
         log = tmp_path / "derived.log"
-        engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets={"ca": ca} if ca else {}), tag=tag)
+        engine.build(folder, BuildSettings(log=log, progress=Progress(), tag=tag, secrets={"ca": ca} if ca else {}))
         made.append(tag)
         return tag
 

@@ -166,8 +166,8 @@ def build(engine: Engine, folder: Path, dockerfile: str, name: str, **options: A
     context = folder / "context"
     context.mkdir(exist_ok=True)
     (context / "Dockerfile").write_text(dockerfile)
-    settings = BuildSettings(log=folder / "build.log", progress=Progress(io.StringIO()), **options)
-    engine.build(context, settings, tag=name)
+    settings = BuildSettings(log=folder / "build.log", progress=Progress(io.StringIO()), tag=name, **options)
+    engine.build(context, settings)
 
 
 def test_a_file_is_read_inside_the_image_and_nowhere_else(
@@ -229,8 +229,8 @@ def test_a_stage_is_exported_as_its_files(engine: Engine, debian: str, tmp_path:
     (tmp_path / "context").mkdir()
     lines = (f"FROM {debian} AS one", "RUN echo x > /y", "FROM scratch AS files", "COPY --from=one /y /")
     (tmp_path / "context" / "Dockerfile").write_text("\n".join(lines) + "\n")
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress())
-    engine.export(tmp_path / "context", settings, stage="files", output=tmp_path / "out")
+    settings = BuildSettings(log=tmp_path / "log", progress=Progress(), stage="files", output=tmp_path / "out")
+    engine.build(tmp_path / "context", settings)
     assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [("y", "x\n")]
 
 
@@ -253,8 +253,8 @@ def test_an_interrupted_build_stops_inside_the_engine(engine: Engine, own: str, 
         "from pathlib import Path; from tfbuild.engine import Engine;"
         "from tfbuild.util.progress import Progress;"
         "from tfbuild.engine.build import BuildSettings;"
-        f"settings = BuildSettings(log=Path({str(tmp_path / 'log')!r}), progress=Progress());"
-        f"Engine.connect().build(Path({str(tmp_path)!r}), settings, tag={tag!r})"
+        f"settings = BuildSettings(log=Path({str(tmp_path / 'log')!r}), progress=Progress(), tag={tag!r});"
+        f"Engine.connect().build(Path({str(tmp_path)!r}), settings)"
     )
     with subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE) as process:
         assert wait_until(lambda: processes(seconds))

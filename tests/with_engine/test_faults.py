@@ -57,7 +57,7 @@ def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
     with pytest.raises(
         EngineMissing, match=r"the container engine (ended|stopped answering) during the build"
     ) as error:
-        there.build(context, BuildSettings(log=log, progress=Progress()), tag="tfbuild-test:faults")
+        there.build(context, BuildSettings(log=log, progress=Progress(), tag="tfbuild-test:faults"))
     killer.join()
     assert error.value.exit_code == 20
     assert "invoke engine" in error.value.hint

@@ -98,11 +98,12 @@ def made(engine: Engine, build: Build, on: Base, work: Path, ca: Path, *, no_cac
     settings = BuildSettings(
         log=folder / "log",
         progress=Progress(),
+        tag=name,
         secrets={"ca": ca},
         no_cache=no_cache,
         build_args=build_context.build_args(on, context),
     )
-    engine.build(context.folder, settings, tag=name)
+    engine.build(context.folder, settings)
     try:
         yield name
     finally:
@@ -127,7 +128,8 @@ def derived(
         (folder / name).write_bytes(content)
     name, log = f"{TAG}:{folder.name.lower()}", folder.with_suffix(".log")
     secrets = {"ca": ca} if ca else {}
-    engine.build(folder, BuildSettings(log=log, progress=Progress(), secrets=secrets, network=network), tag=name)
+    settings = BuildSettings(log=log, progress=Progress(), tag=name, secrets=secrets, network=network)
+    engine.build(folder, settings)
     try:
         yield name
     finally:

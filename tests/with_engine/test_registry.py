@@ -96,7 +96,7 @@ def label(
         (folder / "Dockerfile").write_text(
             "\n".join(["FROM scratch", "COPY content /", f"LABEL {' '.join(pairs)}", ""])
         )
-        engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name)
+        engine.build(folder, BuildSettings(log=folder / "log", progress=Progress(), tag=name))
     if verified:
         passed = replace(report(), id=of.id)
         reporting.write_report(

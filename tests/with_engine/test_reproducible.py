@@ -85,12 +85,13 @@ def make(
         settings = BuildSettings(
             log=folder / "log",
             progress=Progress(),
+            tag=name,
             secrets=secrets | ({"mirror": folder / "mirror"} if mirrored else {}),
             network="host" if mirrored else "",
             no_cache=no_cache,
             build_args=build_context.build_args(base, context),
         )
-        engine.build(context.folder, settings, tag=name)
+        engine.build(context.folder, settings)
         made.add(name)
 
     yield make

@@ -72,7 +72,7 @@ def build_small(engine: Engine, folder: Path) -> tuple[str, str]:
     name, content = f"tfbuild-test:second-{secrets.token_hex(4)}", secrets.token_hex(8)
     (folder / "content").write_text(content)
     (folder / "Dockerfile").write_text("FROM scratch\nCOPY content /\n")
-    engine.build(folder, BuildSettings(log=folder / "log", progress=Progress()), tag=name)
+    engine.build(folder, BuildSettings(log=folder / "log", progress=Progress(), tag=name))
     return name, content
 
 

@@ -204,12 +204,16 @@ NO_SPACE = re.compile(
 class BuildSettings:
     """Settings of a build beside its context; see Engine.build.
 
-    `labels`: added to those of the Dockerfile; they leave no step in the image's history.
+    `tag`: the image's name; `stage`: what is built ("" for the last stage); `output`: a folder that gets its files, in
+    place of an image. `labels`: added to those of the Dockerfile; they leave no step in the image's history.
     `seconds`: the time limit; None for no limit.
     """
 
     log: Path
     progress: Progress
+    tag: str = ""
+    stage: str = ""
+    output: Path | None = None
     build_args: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -219,33 +223,14 @@ class BuildSettings:
     seconds: float | None = None
 
 
-def build(
-    context: Path,
-    environ: Mapping[str, str],
-    settings: BuildSettings,
-    *,
-    tag: str = "",
-    stage: str = "",
-    output: Path | None = None,
-) -> None:
-    """Build `context` on the engine that `environ` names; see Engine.build and Engine.export.
-
-    Names the image `tag`; with `output`, writes the files of `stage` there instead.
-    """
-    command = [
-        *_client(environ, load=output is None),
-        "--output=type=local," + csv("dest", output) if output else f"--tag={tag}",
-        *([f"--target={stage}"] if stage else []),
-        *_options(settings),
-        str(context),
-    ]
+def build(context: Path, environ: Mapping[str, str], settings: BuildSettings) -> None:
+    """Build `context` on the engine that `environ` names; see Engine.build."""
+    command = [*_client(environ, load=settings.output is None), *_options(settings), str(context)]
     # With attestations, an image's id would be that of an index, which holds a time.
     env = {**environ, "DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
     env.pop("DOCKER_DEFAULT_PLATFORM", None)  # the plan decides
     process.discard(settings.log)
-    lines = _run(command, env, settings)
-    if lines is not None:
-        raise failure(lines, settings.log)
+    _run(command, env, settings)
 
 
 def _client(environ: Mapping[str, str], *, load: bool) -> list[str]:
@@ -259,6 +244,8 @@ def _client(environ: Mapping[str, str], *, load: bool) -> list[str]:
 
 def _options(settings: BuildSettings) -> list[str]:
     return [
+        "--output=type=local," + csv("dest", settings.output) if settings.output else f"--tag={settings.tag}",
+        *([f"--target={settings.stage}"] if settings.stage else []),
         "--progress=plain",
         *(["--no-cache"] if settings.no_cache else []),
         *([f"--network={settings.network}"] if settings.network else []),
@@ -276,8 +263,8 @@ def csv(name: str, path: Path) -> str:
     return f'"{name}={quoted}"'
 
 
-def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) -> list[str] | None:
-    """Run the client; return the last lines of a build that failed, else None."""
+def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) -> None:
+    """Run the client. Raises the failure() of a build."""
     stages = Stages(settings.progress, settings.watch)
 
     def read(line: str) -> None:
@@ -291,7 +278,8 @@ def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) ->
         stages.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
     stages.end("done" if code == 0 else "failed")
-    return stages.last_lines() if code else None
+    if code:
+        raise failure(stages.last_lines(), settings.log)
 
 
 def failure(lines: list[str], log: Path) -> TfbuildError:

@@ -252,19 +252,14 @@ class Engine:
         with self._unstarted(ref) as container:
             return images.read_files(container, wanted, limit)
 
-    def build(self, context: Path, settings: BuildSettings, *, tag: str, stage: str = "") -> None:
-        """Build a folder with BuildKit and name the image `tag`; the whole output goes to `log`.
+    def build(self, context: Path, settings: BuildSettings) -> None:
+        """Build a folder with BuildKit; all that is printed goes to the log.
 
-        With `stage`, the image is that stage and not the last one. Raises BuildFailed with the last lines that matter,
-        DiskFull, EngineMissing if no client can build, or TimeoutError. Ctrl-C also ends the build inside the engine.
+        Raises BuildFailed with the last lines that matter, DiskFull, EngineMissing if no client can build, or
+        TimeoutError. Ctrl-C also ends the build inside the engine.
         """
         with self.watched("the build"):
-            build.build(context, self.environ, settings, tag=tag, stage=stage)
-
-    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
-        """Build one stage of a folder and write that stage's files to `output`. Raises what build() raises."""
-        with self.watched("the build"):
-            build.build(context, self.environ, settings, stage=stage, output=output)
+            build.build(context, self.environ, settings)
 
     @contextmanager
     def watched(self, use: str) -> Iterator[Callable[[], None]]:

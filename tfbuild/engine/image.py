@@ -4,7 +4,6 @@ Files are copied out of a container that was created but never started.
 """
 
 import errno
-import io
 import os
 import shutil
 import tarfile
@@ -12,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO, cast
 
 import docker
 
@@ -67,7 +67,6 @@ def parse_image(attrs: Mapping[str, Any]) -> Image:
 
 # --- its files --------------------------------------------------------------------------------------------------------
 
-MOST_LINKS = 16
 STREAM_BYTES = 1 << 20
 # The mode bit of Go's os.FileMode for a symbolic link, as in the engine's X-Docker-Container-Path-Stat header.
 GO_SYMLINK = 1 << 27
@@ -94,8 +93,10 @@ def copy_files(
                 destination.unlink()
 
 
-def _archive(stream: Any) -> tarfile.TarFile:
-    return tarfile.open(fileobj=io.BufferedReader(_Chunks(stream), STREAM_BYTES), mode="r|", bufsize=STREAM_BYTES)
+def _archive(stream: Iterator[bytes]) -> tarfile.TarFile:
+    # Of a stream, tarfile takes chunks of any length, up to an empty one.
+    file = cast(BinaryIO, SimpleNamespace(read=lambda _: next(stream, b"")))
+    return tarfile.open(fileobj=file, mode="r|", bufsize=STREAM_BYTES)
 
 
 def _copy(archive: tarfile.TarFile, member: tarfile.TarInfo | None, path: str, destination: Path, limit: int) -> None:
@@ -133,34 +134,15 @@ def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> dic
 
 def _opened(container: Any, path: str) -> Any:
     """Return the engine's tar stream of the file or folder at `path`; links are followed inside the image."""
-    target = path
-    for _ in range(MOST_LINKS):
-        try:
-            stream, status = container.get_archive(target)
-        except docker.errors.APIError as error:
-            if disk_full(error.explanation):
-                raise
-            # A missing file, a file in place of a folder, a circle of links: the wording differs by engine version.
-            raise FileNotFoundError(errno.ENOENT, error.explanation or os.strerror(errno.ENOENT), path) from None
-        if status["mode"] & GO_SYMLINK and status["linkTarget"]:
+    try:
+        stream, status = container.get_archive(path)
+        if status["mode"] & GO_SYMLINK:
             stream.close()
-            target = status["linkTarget"]
-            continue
+            # Where all links end: the engine follows them.
+            stream, _ = container.get_archive(status["linkTarget"])
         return stream
-    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-
-
-class _Chunks(io.RawIOBase):
-    """A readable file over the SDK's iterator of chunks."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks, self._rest = iter(chunks), b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, target: Any) -> int:
-        self._rest = self._rest or next(self._chunks, b"")
-        count = min(len(target), len(self._rest))
-        target[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
+    except docker.errors.APIError as error:
+        if disk_full(error.explanation):
+            raise
+        # A missing file, a file in place of a folder, a circle of links: the wording differs by engine version.
+        raise FileNotFoundError(errno.ENOENT, error.explanation or os.strerror(errno.ENOENT), path) from None

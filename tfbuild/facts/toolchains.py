@@ -15,11 +15,11 @@ class BazeliskRow(Facts, frozen=True):
     sha256: dict[str, str]
 
 
-class BazelFlags(Facts, frozen=True):
-    """The flags for a Bazel older than `before`. The first row that fits holds."""
+class HostConfiguration(Facts, frozen=True):
+    """Which `flag` says, to a Bazel older than `before`, whether host tools have a configuration of their own."""
 
     before: str
-    flags: tuple[str, ...]
+    flag: str
 
 
 class Distribution(Facts, frozen=True):
@@ -54,8 +54,7 @@ class PythonPackages(Facts, frozen=True):
 
 class ToolchainTable(Facts, frozen=True):
     bazelisk: BazeliskRow
-    compile_once: tuple[BazelFlags, ...]
-    host_apart: tuple[BazelFlags, ...]
+    host_configuration: HostConfiguration
     distribution: tuple[Distribution, ...]
     ubuntu: tuple[Distribution, ...]
     llvm: Llvm
@@ -67,9 +66,10 @@ def table() -> ToolchainTable:
     return facts.load("toolchains", ToolchainTable)
 
 
-def bazel_flags(rows: tuple[BazelFlags, ...], version: str) -> tuple[str, ...]:
-    """Return the flags of one of the tables `compile_once` and `host_apart` for a Bazel; () without any."""
-    return next((row.flags for row in rows if Version(version) < Version(row.before)), ())
+def host_configuration(bazel: str, own: str) -> tuple[str, ...]:
+    """Return the flag that gives host tools their own configuration ("true") or the target's; () if Bazel has none."""
+    row = table().host_configuration
+    return (f"{row.flag}={own}",) if Version(bazel) < Version(row.before) else ()
 
 
 def distribution(name: str) -> Distribution | None:

@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, cast
 
 from tfbuild.context import dockerfile
 from tfbuild.cpu import Cpu, detect
-from tfbuild.engine import Engine, faults
+from tfbuild.engine import faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, bundle, diagnosis
@@ -36,29 +35,20 @@ USELESS = (
 )
 
 
-class Exporter(Protocol):
-    """What runs a builder's stage and writes its files to a folder: a container engine, or this machine (host.py)."""
-
-    @property
-    def local(self) -> bool: ...
-    @property
-    def data_root(self) -> Path | None: ...
-    @property
-    def cpus(self) -> int: ...
-    @property
-    def memory(self) -> int: ...
-    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None: ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Builder:
-    """Where the builder's stages run: on an engine, or on this machine.
+    """What runs the builder's stages: an engine, or this machine (host.py), which only writes files.
 
-    `cpu`: reads that of its machine. `where`: its name in messages; `free_disk`, `empty_caches`: what to do about a
-    full disk, and damaged caches.
+    `make`: makes the image of a stage, or writes its files. `cpus`, `memory` (bytes): those of its machine, whose CPU
+    `cpu` reads; `local`: it is this one. `data_root`: the folder whose disk fills up, None if it is not here. `where`:
+    its name in messages; `free_disk`, `empty_caches`: what to do about a full disk, and damaged caches.
     """
 
-    engine: Exporter
+    make: Callable[[Path, BuildSettings], None]
+    cpus: int
+    memory: int
+    data_root: Path | None
+    local: bool = True
     cpu: Callable[[], Cpu] = detect
     where: str = "the engine"
     free_disk: str = faults.PRUNE
@@ -134,48 +124,33 @@ def _text(path: Path) -> str:
 # --- a run of the builder ---------------------------------------------------------------------------------------------
 
 
-def run_builder(
-    builder: Builder,
-    build: Build,
-    run: Run,
-    context: Path,
-    settings: BuildSettings,
-    *,
-    tag: str = "",
-    stage: str = "",
-    output: Path | None = None,
-) -> None:
-    """Make the image `tag`, of `stage` if given, or write the files of `stage` to `output`.
+def run_builder(builder: Builder, build: Build, run: Run, context: Path, settings: BuildSettings) -> None:
+    """Make the image of a stage, or write its files.
 
     A failed compile becomes the error that names its cause, and Bazel's own files of the run go beside the log. Raises
     TimeUp at the time limit, BadMirror where the mirror lacked a download, BuildFailed with a setting to change where
     memory ran out or a remote cache did not answer, and all that the builder raises.
     """
     progress, watch, started = settings.progress, BazelWatch(), _left(run)
-    compiles = build.toolchain is not None and not run.reuse and stage not in bundle.STAGES.values()
+    compiles = build.toolchain is not None and not run.reuse and settings.stage not in bundle.STAGES.values()
     share = _share(builder, build, run, progress) if compiles else None
     arguments = {**settings.build_args, **({"LIBTENSORFLOW": "1"} if run.libtensorflow else {})}
     settings = replace(settings, build_args=arguments, network=run.network)
     with temporary_folder() as folder:
-        settings = replace(settings, secrets=_secrets(builder, build, run, share, folder))
+        settings = replace(settings, secrets=_secrets(build, run, share, folder))
         limited = compiles and run.seconds > 0
         watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if limited else None)
         try:
-            if output is None:
-                cast("Engine", builder.engine).build(context, watched, tag=tag, stage=stage)
-            else:
-                builder.engine.export(context, watched, stage=stage, output=output)
-        except TimeoutError:
-            _keep(builder, context, settings, watch, share)
-            raise _time_up(run, watch) from None
-        except DiskFull:
-            _keep(builder, context, settings, watch, share)
-            raise
-        except BuildFailed as error:
+            builder.make(context, watched)
+        except (TimeoutError, DiskFull, BuildFailed) as error:
             # Fall back to the clock, in case the builder truncated Bazel's output.
             late = watch.out_of_time or (limited and _left(run) <= 0)
             _keep(builder, context, settings, watch, share)
-            answer = _time_up(run, watch) if late else _answer(builder, run, share, error, watch)
+            if isinstance(error, DiskFull):
+                raise
+            if late or isinstance(error, TimeoutError):
+                raise _time_up(run, watch) from None
+            answer = _answer(builder, run, share, error, watch)
             if watch.began and answer is error:
                 answer = _known(build, error, settings.log, progress)
             raise answer from None
@@ -192,10 +167,10 @@ def run_builder(
 
 def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:
     """Return what the compile may take of the machine, and report how it will run."""
-    engine, remote = builder.engine, run.remote
+    remote = run.remote
     executor = remote is not None and bool(remote.executor)
-    limits = cgroup_limits() if engine.local else NO_LIMITS
-    share = machine_share(cpus=engine.cpus, memory=engine.memory, limits=limits, jobs=run.jobs, remote=executor)
+    limits = cgroup_limits() if builder.local else NO_LIMITS
+    share = machine_share(cpus=builder.cpus, memory=builder.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")
     flags = build.toolchain.machine_flags if build.toolchain else ()
     # None if others may run actions, or this machine lacks a feature.
@@ -208,7 +183,7 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
     return replace(share, flags=flags)
 
 
-def _secrets(builder: Builder, build: Build, run: Run, share: Share | None, folder: Path) -> dict[str, Path]:
+def _secrets(build: Build, run: Run, share: Share | None, folder: Path) -> dict[str, Path]:
     """Write the builder's secrets into files of `folder`, which only this user can read, and return them by name."""
     secrets = {"ca": run.ca} if run.ca else {}
     texts = {"mirror": f"{run.mirror}\n" if run.mirror else ""}
@@ -236,11 +211,11 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
         for old in (*folder.glob("profile.json*"), folder / "bazel.log"):
             remove(old)
         with temporary_folder("bazel-", folder) as place:
-            quiet = replace(settings, log=folder / "kept.log", progress=Progress(io.StringIO()))
+            quiet = replace(settings, log=folder / "kept.log", progress=Progress(io.StringIO()), seconds=FETCH_SECONDS)
             # RUN_ID keeps this stage itself from being cached.
             arguments = {**settings.build_args, "RUN_ID": str(time.time_ns())}
-            fetching = replace(quiet, build_args=arguments, no_cache=False, seconds=FETCH_SECONDS)
-            builder.engine.export(context, fetching, stage="kept", output=place / "kept")
+            kept = replace(quiet, stage="kept", output=place / "kept", build_args=arguments, no_cache=False)
+            builder.make(context, kept)
             for file in (place / "kept").iterdir():
                 file.replace(folder / file.name)
     except (TfbuildError, OSError) as error:
@@ -255,7 +230,7 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
 def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
     """Return the error with what to do about it, where that is known."""
     # Programs call a full disk anything: apt calls signatures invalid.
-    if faults.disk_is_full(builder.engine.data_root):
+    if faults.disk_is_full(builder.data_root):
         message = f"{builder.where}'s disk is full\n{error.reason}"
         return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
     if watch.killed and share is not None:

@@ -59,10 +59,16 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
         log = run.work / build.id / "build.log"
         process.discard(log)
         here = Builder(
-            engine=host, where="this machine", free_disk="free some space", empty_caches=f"rm -r {root}/cache"
+            make=host.make,
+            cpus=len(os.sched_getaffinity(0)),
+            memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            data_root=root,
+            where="this machine",
+            free_disk="free some space",
+            empty_caches=f"rm -r {root}/cache",
         )
-        settings = BuildSettings(log=log, progress=progress, no_cache=run.no_cache)
-        run_builder(here, build, run, context.folder, settings, stage="export", output=scratch)
+        settings = BuildSettings(log=log, progress=progress, stage="export", output=scratch, no_cache=run.no_cache)
+        run_builder(here, build, run, context.folder, settings)
         with files.writing(output):
             return wheels.collect(build, scratch, output, progress, context=context.digest, host=host.described())
 
@@ -78,26 +84,9 @@ class LocalBuilder:
     machine: HostSystem
     root: Path
 
-    local = True
-
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
             raise UsageError(f"Bazel cannot run in a path with such characters: {self.root}", hint="use another folder")
-
-    @property
-    def data_root(self) -> Path:
-        """The folder whose disk fills up."""
-        return self.root
-
-    @property
-    def cpus(self) -> int:
-        """The processors that this process may use."""
-        return len(os.sched_getaffinity(0))
-
-    @property
-    def memory(self) -> int:
-        """The machine's memory in bytes."""
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def described(self) -> dict[str, str]:
         """Return what a container would have pinned, for the sidecar."""
@@ -109,10 +98,11 @@ class LocalBuilder:
             "compiler_path": self.machine.compilers[self.build.compiler],
         }
 
-    def export(self, context: Path, settings: BuildSettings, *, stage: str, output: Path) -> None:
-        """Do the builder's steps and move the wheel to `output`, or copy Bazel's own files of the last run there."""
-        if stage == "kept":
-            shutil.copytree(self.root / "cache/runs" / source.digest(self.root / "mnt/bazelrc"), output)
+    def make(self, context: Path, settings: BuildSettings) -> None:
+        """Do the builder's steps and move the wheel to the output, or copy Bazel's own files of the last run there."""
+        assert settings.output is not None
+        if settings.stage == "kept":
+            shutil.copytree(self.root / "cache/runs" / source.digest(self.root / "mnt/bazelrc"), settings.output)
             return
         end = None if settings.seconds is None else time.monotonic() + settings.seconds
         self.end_bazel()
@@ -126,7 +116,7 @@ class LocalBuilder:
         finally:
             self.end_bazel()
             files.remove(self.root / "mnt/all.bazelrc")
-        shutil.move(self.root / "wheel", output)
+        shutil.move(self.root / "wheel", settings.output)
 
     def _steps(self) -> Iterator[tuple[str, list[str]]]:
         """Yield the builder's steps, as its Dockerfile has them: their names, and a script with its arguments."""

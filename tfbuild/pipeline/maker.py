@@ -301,12 +301,23 @@ class Maker:
         settings = BuildSettings(
             log=self.run.work / build.id / "build.log",
             progress=self.progress,
+            tag=tag,
+            stage=stage,
+            output=output,
             build_args={**build_args(base, context), **bundled, **(arguments or {})},
             labels=given_at_build(os.environ),
             no_cache=no_cache,
         )
-        builder = Builder(engine=self.engine, cpu=cpu.detect if self.engine.local else self.cpu)
-        run_builder(builder, build, self.run, context.folder, settings, tag=tag, stage=stage, output=output)
+        engine = self.engine
+        builder = Builder(
+            make=engine.build,
+            cpus=engine.cpus,
+            memory=engine.memory,
+            data_root=engine.data_root,
+            local=engine.local,
+            cpu=cpu.detect if engine.local else self.cpu,
+        )
+        run_builder(builder, build, self.run, context.folder, settings)
 
 
 def refuse_base_without_cuda(build: Build) -> None:

@@ -109,23 +109,6 @@ def kept():
     return Kept()
 
 
-class Cold(FunctionWork):
-    """Be slow in the first calls, as code that is compiled on the way."""
-
-    calls = 0
-
-    def call(self):
-        self.calls += 1
-        if self.calls <= 9:
-            time.sleep(0.4 / self.calls)
-        super().call()
-
-
-@workload
-def cold():
-    return Cold(small(), normal(1, 128, 128))
-
-
 @workload
 def unfit():
     return FunctionWork(lambda x: tf.raw_ops.NoSuchOperation(x=x), normal(1, 2))

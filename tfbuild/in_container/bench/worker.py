@@ -59,16 +59,15 @@ class Hello:
 class Ready:
     """A workload is built and warm; or `reason` says why it cannot run here, or `guard` what would fake its result.
 
-    `build`: seconds until it could be called; `first`: seconds of its first call, which traces and compiles; `calls`:
-    calls until its times were steady; `items`: units of work in a call; `value`: its result, to compare with the other
-    arms'; `error`: relative error against a reference; `nodes`: of its graph; `note`: what else the reader must know.
+    `build`: seconds until it could be called; `first`: seconds of its first call, which traces and compiles; `items`:
+    units of work in a call; `value`: its result, to compare with the other arms'; `error`: relative error against a
+    reference; `nodes`: of its graph; `note`: what else the reader must know.
     """
 
     reason: str = ""
     guard: str = ""
     build: float = 0.0
     first: float = 0.0
-    calls: int = 0
     items: int = 1
     value: float | None = None
     error: float | None = None
@@ -167,38 +166,48 @@ class QuestionHandler:
         begin = time.perf_counter()
         try:
             work = self.known[workload](**params)
-            build = time.perf_counter() - begin
-            ready = self.warm_up(work, build)
+            built = time.perf_counter()
+            work.call()
+            first = time.perf_counter() - built
+            if not (guard := folded(work)):
+                warm_up(work)
+            value = work.value()
+            ready = Ready(
+                guard=guard,
+                build=built - begin,
+                first=first,
+                items=work.items,
+                # JSON has no NaN: the limit stands for it, and differs from any ordinary result.
+                value=value if value is None or abs(value) < MOST_VALUE else MOST_VALUE,
+                error=work.error if work.error is None or work.error < MOST_VALUE else MOST_VALUE,
+                nodes=work.nodes(),
+                note=work.note,
+            )
         except Exception as error:  # of TensorFlow, NumPy or Python
             return Ready(reason=cause(error))
         self.warm[key] = work
         return ready
 
-    def warm_up(self, work: Any, build: float) -> Ready:
-        begin = time.perf_counter()
-        work.call()
-        first = time.perf_counter() - begin
-        guard = folded(work)
-        calls = 0 if guard else warm_up(work)
-        value = work.value()
-        return Ready(
-            guard=guard,
-            build=build,
-            first=first,
-            calls=calls,
-            items=work.items,
-            # JSON has no NaN: the limit stands for it, and differs from any ordinary result.
-            value=value if value is None or abs(value) < MOST_VALUE else MOST_VALUE,
-            error=work.error if work.error is None or work.error < MOST_VALUE else MOST_VALUE,
-            nodes=work.nodes(),
-            note=work.note,
-        )
-
     def calibrate(self, key: str) -> Calibrated:
         return Calibrated(inner=calibrate(self.warm[key]))
 
     def sample(self, key: str, inner: int) -> WorkerSample:
-        return sample(self.warm[key], inner)
+        """Time `inner` calls, and record what else happened meanwhile."""
+        workload = self.warm[key]
+        stopped, before, faulted = throttled(), busy_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        begin = time.perf_counter(), time.process_time()
+        wall, cpu = workload.sample(inner)
+        whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        return WorkerSample(
+            wall=wall,
+            cpu=cpu,
+            busy=busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
+            cpus=os.cpu_count() or 1,
+            traces=workload.traces(),
+            faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted,
+            throttled=throttled() - stopped,
+            rss=used("VmRSS", "HugetlbPages"),
+        )
 
     def idle(self, key: str) -> Idle:
         """Run one sample of `key`, then measure: work that goes on behind it would be timed with the other arms."""
@@ -243,29 +252,11 @@ def calibrate(workload: Any) -> int:
         inner = int(inner * min(10.0, SAMPLE_SECONDS / wall))
 
 
-def sample(workload: Any, inner: int) -> WorkerSample:
-    """Time `inner` calls, and record what else happened meanwhile."""
-    stopped, before, faulted = throttled(), busy_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    begin = time.perf_counter(), time.process_time()
-    wall, cpu = workload.sample(inner)
-    whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
-    return WorkerSample(
-        wall=wall,
-        cpu=cpu,
-        busy=busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
-        cpus=os.cpu_count() or 1,
-        traces=workload.traces(),
-        faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted,
-        throttled=throttled() - stopped,
-        rss=used("VmRSS", "HugetlbPages"),
-    )
-
-
 # --- checks and readings ---------------------------------------------------------------------------------------------
 
 
-def warm_up(workload: Any) -> int:
-    """Call the workload until its times are steady; return the number of calls."""
+def warm_up(workload: Any) -> None:
+    """Call the workload until its times are steady."""
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < MOST_CALLS and time.perf_counter() - begin < MOST_SECONDS:
@@ -273,8 +264,7 @@ def warm_up(workload: Any) -> int:
         workload.call()
         times.append(time.perf_counter() - start)
         if len(times) >= FEWEST_CALLS and steady(times):
-            break
-    return len(times)
+            return
 
 
 def steady(times: list[float]) -> bool:

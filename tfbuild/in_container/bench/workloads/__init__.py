@@ -80,9 +80,9 @@ class FunctionWork(Work):
     """
 
     def __init__(
-        self, body: Callable[..., Any], *inputs: Any, items: int = 1, comparable: bool = True, **options: Any
+        self, body: Callable[..., Any], *inputs: Any, items: int = 1, comparable: bool = True, xla: bool = False
     ) -> None:
-        self.function = tf.function(body, **options)
+        self.function = tf.function(body, jit_compile=xla or None)
         self.inputs, self.items, self.comparable = inputs, items, comparable
 
     def call(self) -> None:
@@ -102,11 +102,6 @@ def trace_count(function: Any) -> int:
     """Return how often a tf.function was traced; 1 for any other function."""
     count = getattr(function, "experimental_get_tracing_count", None)
     return int(count()) if count else 1
-
-
-def compiled(xla: bool) -> Any:
-    """Return tf.function's options with XLA or without it."""
-    return {"jit_compile": True} if xla else {}
 
 
 def normal(seed: int, *shape: int) -> Any:

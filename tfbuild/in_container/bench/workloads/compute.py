@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ...smoke.probes import Unfit, cpu, memory
-from . import FunctionWork, Work, compiled, normal, workload
+from . import FunctionWork, Work, normal, workload
 
 
 def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, xla: bool) -> FunctionWork:
@@ -24,7 +24,7 @@ def training(loss: Callable[..., Any], weights: list[Any], x: Any, items: int, x
             variable.assign_sub(1e-6 * slope)
         return value
 
-    return FunctionWork(step, x, items=items, **compiled(xla))
+    return FunctionWork(step, x, items=items, xla=xla)
 
 
 def with_gradients(loss: Callable[..., Any], variables: Any = ()) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ def elementwise(size: int = 2**20, xla: bool = False) -> FunctionWork:
     def body(x: Any) -> Any:
         return tf.reduce_sum(tf.tanh(x * 1.1 + 0.3) * tf.sigmoid(x) + tf.exp(-x * x))
 
-    return FunctionWork(body, normal(3, size), **compiled(xla))
+    return FunctionWork(body, normal(3, size), xla=xla)
 
 
 @workload
@@ -108,7 +108,7 @@ def streams(size: int = 2**22, turns: int = 3, xla: bool = False) -> FunctionWor
             x = (x + y) * z
         return tf.reduce_sum(x)
 
-    return FunctionWork(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), **compiled(xla))
+    return FunctionWork(body, normal(3, size), normal(4, size), 0.5 + 0.1 * normal(5, size), xla=xla)
 
 
 @workload
@@ -146,7 +146,7 @@ def convolution(
     weights = [normal(seed, 3, 3, channels, channels) * 0.05 for seed in range(layers)]
     if train:
         return training(loss, weights, x, batch, xla)
-    return FunctionWork(loss, x, *weights, items=batch, **compiled(xla))
+    return FunctionWork(loss, x, *weights, items=batch, xla=xla)
 
 
 @workload
@@ -185,16 +185,10 @@ def attention(batch: int = 4, length: int = 64, width: int = 128, heads: int = 4
 
 @workload
 def batch_norm(
-    fused: bool = True,
-    train: bool = False,
-    layout: str = "NHWC",
-    batch: int = 16,
-    size: int = 32,
-    channels: int = 64,
-    xla: bool = False,
+    fused: bool = True, train: bool = False, layout: str = "NHWC", size: int = 32, channels: int = 64, xla: bool = False
 ) -> FunctionWork:
     """Batch normalisation with the batch's own statistics, as one fused operation or as elementary ones."""
-    x = normal(1, batch, size, size, channels)
+    x = normal(1, 16, size, size, channels)
     x = tf.transpose(x, [0, 3, 1, 2]) if layout == "NCHW" else x
     axes, shape = ([0, 2, 3], [1, channels, 1, 1]) if layout == "NCHW" else ([0, 1, 2], [1, 1, 1, channels])
 
@@ -207,9 +201,8 @@ def batch_norm(
         return tf.reduce_mean(tf.square(tf.nn.relu(y)))
 
     weights = [1 + 0.1 * normal(2, channels), 0.1 * normal(3, channels)]
-
     body = with_gradients(loss) if train else loss
-    return FunctionWork(body, x, *weights, items=batch, **compiled(xla))
+    return FunctionWork(body, x, *weights, items=16, xla=xla)
 
 
 @workload

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from ...smoke.probes import Unfit, memory, used
-from . import FunctionWork, Work, compiled, normal, workload
+from . import FunctionWork, Work, normal, workload
 from .compute import MOST_MEMORY, relative_error, with_gradients
 from .images import Batches, pipeline
 
@@ -138,9 +138,9 @@ def model(
     if jpegs:
         # From the second step on, one batch is ready when a step begins.
         ready = pipeline(os.cpu_count() or 1, prefetch=1, fused_decode=True, batch=batch, size=size).batches
-        return Batches(ready, batch, tf.function(step, **compiled(xla)), discarded=1)
+        return Batches(ready, batch, tf.function(step, jit_compile=xla or None), discarded=1)
     # Each process draws its own weights.
-    work = FunctionWork(step, x, items=batch, comparable=False, **compiled(xla))
+    work = FunctionWork(step, x, items=batch, comparable=False, xla=xla)
     if precision:
         exact, _ = made("float64")  # in which oneDNN computes nothing
         exact.set_weights(net.get_weights())
@@ -165,7 +165,7 @@ def saved_model(batch: int = 1, shapes: str = "", xla: bool = False, precision: 
     if precision == "keras":
         raise Unfit("Keras chooses it where a model is made")
     call, inputs, items = _served(path, batch, shapes)
-    work = FunctionWork(lambda *data: tf.reduce_sum(tf.abs(call(*data))), *inputs, items=items, **compiled(xla))
+    work = FunctionWork(lambda *data: tf.reduce_sum(tf.abs(call(*data))), *inputs, items=items, xla=xla)
     work.note = f"its signature fixes the batch at {items}" if items != batch else ""
     if precision:
         with ProcessPoolExecutor(1, get_context("spawn")) as apart:
