@@ -11,11 +11,6 @@ from pathlib import Path
 from typing import Any
 
 
-def library() -> Any:
-    """Return the module jsonschema."""
-    return importlib.import_module("jsonschema")
-
-
 @cache
 def sbom() -> Any:
     """Return CycloneDX's own validator of an SBOM."""
@@ -23,11 +18,12 @@ def sbom() -> Any:
     return importlib.import_module("cyclonedx.validation.json").JsonStrictValidator(versions.V1_6)
 
 
-def vendored(name: str) -> dict[str, Any]:
-    """Return one of check-jsonschema's schemas, for use without that program, which takes three seconds to start."""
+@cache
+def vendored(name: str) -> Any:
+    """Return a validator by one of check-jsonschema's schemas, without that program, which takes seconds to start."""
     package = importlib.util.find_spec("check_jsonschema")
     assert package is not None
     assert package.origin is not None
     path = Path(package.origin).parent / "builtin_schemas" / "vendor" / f"{name}.json"
-    schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return schema
+    schema = json.loads(path.read_text(encoding="utf-8"))
+    return importlib.import_module("jsonschema").validators.validator_for(schema)(schema)

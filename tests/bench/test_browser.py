@@ -116,19 +116,12 @@ class OpenPage:
         self.context.close()
 
 
-@pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "verification"])
-def test_a_page_asks_for_itself_alone_and_complains_of_nothing(browser: Any, pages: dict[str, Path], name: str) -> None:
-    with OpenPage(browser, pages[name]) as seen:
-        seen.ask(FOLDED.format("true"))
-        assert seen.requests == [seen.address]
-        assert seen.complaints == []
-
-
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
 @pytest.mark.parametrize("name", ["recorded", "mixed", "hostile", "verification"])
 def test_a_page_is_never_wider_than_its_window(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int]
 ) -> None:
+    """And it asks for itself alone, and complains of nothing."""
     with OpenPage(browser, pages[name], size) as seen:
         for state in ("false", "true"):
             seen.ask(FOLDED.format(state))
@@ -138,10 +131,11 @@ def test_a_page_is_never_wider_than_its_window(
         # A table that has no room scrolls in its own box.
         wide = seen.ask("[...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth).length")
         assert wide or size == DESKTOP or name == "verification", "which has no table"
+        assert seen.requests == [seen.address]
+        assert seen.complaints == []
 
 
-@pytest.mark.parametrize("mode", ["light", "dark"])
-@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+@pytest.mark.parametrize(("size", "mode"), [(PHONE, "light"), (DESKTOP, "dark")], ids=["phone", "desktop"])
 @pytest.mark.parametrize("name", ["recorded", "mixed", "verification"])
 def test_charts_are_there_and_can_be_read(
     browser: Any, pages: dict[str, Path], name: str, size: tuple[int, int], mode: str

@@ -71,16 +71,16 @@ class Pair:
     def switch(self) -> bool:
         return bool(self.option) and self.verb.options[self.option].switch
 
-    def words(self, value: str | None) -> list[str]:
-        """The command with `value`; None for a switch as it is meant."""
+    def words(self, value: str) -> list[str]:
+        """The command with `value`."""
         beside = BESIDE.get(self.verb.name, {}) if self.option else {}
         options = [f"--{name}" if text is True else f"--{name}={text}" for name, text in beside.items()
                    if name != self.option]  # fmt: skip
         places = [
             value if not self.option and place == self.place else "x" for place in range(len(self.verb.positional))
         ]
-        own = [] if not self.option else [f"--{self.option}" + ("" if value is None else f"={value}")]
-        return [self.verb.name, *(place or "" for place in places), *options, *own]
+        own = [f"--{self.option}={value}"] if self.option else []
+        return [self.verb.name, *places, *options, *own]
 
 
 def pairs(verb: Verb) -> Iterator[Pair]:
@@ -229,7 +229,7 @@ def place() -> Iterator[Place]:
         assert not list(root.rglob("pwned*"))
 
 
-def try_pair(pair: Pair, value: str | None, where: Place) -> None:
+def try_pair(pair: Pair, value: str, where: Place) -> None:
     """Run a command, and check how it ends, what it prints, and where it writes."""
     with disarmed(where.root), watched() as watch, limited(SECONDS):
         done = answer(*pair.words(value), cwd=where.work, env=where.env)

@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,6 @@ import pytest
 from tests.cli import hostile
 from tests.commandline import ROOT, invoke
 from tests.rows import each
-from tfbuild.plan import source
-
-DOUBLE = ROOT / "tests" / "data" / "double"
-OF_THE_DOUBLE = ("--source", str(DOUBLE), "--bazel", "0.26.1")
-
 
 # An engine that does not answer: a verb that gets as far as connecting exits with code 20.
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
@@ -28,43 +22,6 @@ LONG = "x" * 300
 DIGITS = "1" * 5000
 PLAN = ("plan", "--target", "cpu")
 DRY_RUN = ("build", "--target", "cpu", "--cpu", "x86-64-v3", "--dry-run")
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    """Paths and digests for the placeholders in the options below."""
-    whole = tmp_path / "double.tar.gz"
-    with tarfile.open(whole, "w:gz") as tar:
-        tar.add(DOUBLE, "double")
-    (tmp_path / "empty").mkdir()
-    return {"whole": str(whole), "whole_sha256": source.digest(whole), "empty": str(tmp_path / "empty")}
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "error", "hint"),
-    [
-        (("--release", "2.99.0"), 12, "TensorFlow 2.99.0 is newer than this tfbuild (knows up to", "--source"),
-        (("--source", "{empty}"), 16, "{empty} is not TensorFlow's source: it has no configure.py", "--source names"),
-        (
-            ("--release", "2.13.1", "--source", "{whole}", "--source-sha256", "0" * 64),
-            16, "double.tar.gz has the sha256 {whole_sha256}, not 000", "fetch it again",
-        ),
-        (("--release", "2.14.1", "--bazel", "newest"), 2, "'newest' is not a Bazel version", "--bazel 7.4.1"),
-        (OF_THE_DOUBLE, 20, "", ""),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("verb", ["build", "wheel"])
-def test_a_bad_request_is_refused_before_anything_starts(
-    verb: str, options: tuple[str, ...], code: int, error: str, hint: str, files: dict[str, str]
-) -> None:
-    arguments = (option.format(**files) for option in options)
-    done = invoke(verb, "--target", "cpu", "--cpu", "x86-64-v3", *arguments, env=NO_ENGINE, code=code)
-    assert done.stdout == ""
-    message, _, advice = done.stderr.partition("error: ")[2].partition("\nhint: ")
-    assert message.startswith(error.format(**files))
-    assert advice.startswith(hint)
-    assert "\n" not in advice.strip()
-    assert "Traceback" not in done.stderr
 
 
 def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:

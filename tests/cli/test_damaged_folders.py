@@ -12,15 +12,12 @@ import pytest
 
 from tests.commandline import answer, invoke
 from tests.users import nobody
-from tests.verify import test_report as reports
 from tfbuild import plan
 from tfbuild.errors import EngineMissing, UsageError
 from tfbuild.pipeline import build_context
 from tfbuild.pipeline.maker import Maker
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build, Request
-from tfbuild.util import files
-from tfbuild.verify import report as reporting
 
 OPTIONS = ("--target", "mkl", "--release", "2.20.0", "--cpu", "avx", "--platform", "linux/amd64", "--wheel", "official")
 
@@ -121,27 +118,3 @@ def test_a_context_whose_writer_is_cut_is_the_old_one_or_none(
     assert seen() == (old if step == 1 else {})
     build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
     assert seen().keys() == old.keys()
-
-
-# --- reports/ ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("thing", ["half", "bytes", "folder", "unreadable", "other"])
-def test_a_damaged_report_proves_nothing(thing: str, here: Path) -> None:
-    good = reports.report()
-    path = reporting.write_report(good, here)
-    assert reporting.stored(here, good.id) is not None
-    content = path.read_bytes()
-    path.unlink()
-    if thing == "folder":
-        path.mkdir()
-    elif thing == "other":
-        path.write_bytes(content.replace(good.id.encode(), b"another"))
-    else:
-        path.write_bytes({"half": content[: len(content) // 2], "bytes": b"\xff\x00" * 99}.get(thing, content))
-        path.chmod(0o000 if thing == "unreadable" else 0o644)
-    with nobody():
-        assert reporting.stored(here, good.id) is None
-    files.remove(path)
-    reporting.write_report(good, here)
-    assert reporting.stored(here, good.id) is not None

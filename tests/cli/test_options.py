@@ -135,6 +135,20 @@ def texts_of(name: str, value: str) -> list[str]:
     return [form.replace("{}", value) for form in (*FORMS, f"{text}{{}}", f"{text} {{}}")]
 
 
+def made(name: str, text: str) -> Build | None:
+    given: Any = (text,) if OPTIONS[name].repeatable else text
+    try:
+        return planned(**{**BESIDE.get(name, {}), name: given})
+    except TfbuildError:
+        return None
+
+
+@cache
+def plain_shape(name: str, harmless: str) -> list[tuple[str, ...]]:
+    # Of some options no text with "harmless" in it is valid; a Bazel flag is one with two hyphens before it.
+    return [*shape(made(name, harmless) or made(name, "--harmless") or pair(name)[1])]
+
+
 @each("name", [name for name, row in OPTIONS.items() if not row.switch])
 @each("value", HOSTILE)
 def test_no_value_breaks_out_of_any_file(name: str, value: str) -> None:
@@ -142,19 +156,9 @@ def test_no_value_breaks_out_of_any_file(name: str, value: str) -> None:
 
     tests/context/test_injection.py has more values.
     """
-
-    def made(text: str) -> Build | None:
-        given: Any = (text,) if OPTIONS[name].repeatable else text
-        try:
-            return planned(**{**BESIDE.get(name, {}), name: given})
-        except TfbuildError:
-            return None
-
     for hostile, harmless in zip(texts_of(name, value), texts_of(name, "harmless"), strict=True):
-        if (build := made(hostile)) is not None:
-            # Of some options no text with "harmless" in it is valid; a Bazel flag is one with two hyphens before it.
-            plain = made(harmless) or made("--harmless") or pair(name)[1]
-            assert [*shape(build)] == [*shape(plain)], hostile
+        if (build := made(name, hostile)) is not None:
+            assert [*shape(build)] == plain_shape(name, harmless), hostile
 
 
 # --- identifiers ------------------------------------------------------------------------------------------------------

@@ -67,14 +67,6 @@ def test_the_help_of_a_verb_has_its_words_and_options_and_examples_that_can_be_t
         assert command_line.calls(shlex.split(example.partition(" >")[0], comments=True)[1:], EVERY)
 
 
-def test_the_help_begins_with_what_people_need_most() -> None:
-    shown = invoke("--help", "build").stdout
-    titles = re.findall(r"^(\w.*):$", shown, re.MULTILINE)
-    assert titles[:3] == ["Examples", "Common options", "Compiler and flags"]
-    assert len(EVERY["build"].examples) == 3
-    assert re.findall(r"^  --([\w-]+)", shown, re.MULTILINE)[:5] == ["target", "release", "python", "platform", "cpu"]
-
-
 def test_the_whole_help_has_all_verbs_in_groups() -> None:
     shown = invoke().stdout
     assert shown == invoke("--list").stdout == invoke("-l").stdout

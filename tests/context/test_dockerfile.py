@@ -212,22 +212,6 @@ def test_hadolint_and_its_shellcheck_accept_the_dockerfiles(tmp_path: Path) -> N
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_shellcheck_accepts_every_run_and_every_script(tmp_path: Path) -> None:
-    """Scripts that are the same in several contexts are checked once."""
-    scripts: dict[bytes, Path] = {}
-    for kind, build in kinds(tmp_path).items():
-        folder = build_context.write_context(build, tmp_path / kind).folder
-        own = [folder / "entrypoint.sh", folder / "scripts" / "tfbuild-smoke", *folder.glob("scripts/*.sh")]
-        for number, command in enumerate(runs((folder / "Dockerfile").read_text())):
-            own.append(tmp_path / f"run-{kind}-{number}.sh")
-            # The sourced file is checked by itself; its variable is what the Dockerfile's line uses.
-            own[-1].write_text(f"#!/bin/sh\n# shellcheck disable=SC1091,SC2154\n{command}\n")
-        assert len(own) >= 8
-        scripts |= {path.read_bytes(): path for path in own}
-    done = tool("shellcheck", "--shell=dash", *scripts.values())
-    assert (done.returncode, done.stdout) == (0, "")
-
-
 def runs(text: str) -> Iterator[str]:
     """The shell command of each RUN, without its mounts."""
     for line in text.replace("\\\n", " ").splitlines():

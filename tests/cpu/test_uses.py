@@ -87,11 +87,6 @@ def test_the_manuals_table_has_the_sets_of_these_cpus() -> None:
     assert len(lines) == len(DOCUMENTED)
 
 
-def test_what_is_left_out_has_its_reason() -> None:
-    assert isa.left_out("fma4") == "fma does the same"
-    assert isa.left_out("pclmulqdq") == "it speeds up only the checksums of TFRecord files"
-
-
 def test_one_of_two_that_do_the_same_is_kept() -> None:
     level = facts.levels("x86_64")[-1].features
     assert "avx_vnni" not in isa.relevant(level | {"avx_vnni", "avx512_vnni"})

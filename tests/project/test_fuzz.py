@@ -41,11 +41,6 @@ def test_parsers_of_elf_files_start_from_whole_ones_with_little_memory(name: str
             PARSERS[name].accepts(content)
 
 
-def test_a_parser_that_takes_more_memory_than_its_input_may_is_found() -> None:
-    with pytest.raises(MemoryError), more_memory(MEGABYTES):
-        bytearray(8 << 30)
-
-
 @each("name", ["wheels", "sidecar"])
 def test_a_reader_starts_from_a_document_that_it_takes(name: str) -> None:
     (document,) = fuzz_json.documents(name)

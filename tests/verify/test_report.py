@@ -71,7 +71,9 @@ SPLENDID = {"verdict": '"pass"', "check": '"status": "pass"'}
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"schema": "tfbuild.report/1"}', "deep", *SPLENDID])
 def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
-    """Also one whose verdict or status does not exist."""
+    """Also one whose verdict or status does not exist, or a folder in its place."""
+    (tmp_path / "folder.json").mkdir()
+    assert reporting.stored(tmp_path, "folder") is None
     text = text if text != "deep" else 100_000 * "["
     if text in SPLENDID:
         pair = SPLENDID[text]

@@ -49,8 +49,8 @@ def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
     log = tmp_path / "log"
 
     def kill() -> None:
-        wait_until(lambda: log.is_file() and " running\n" in log.read_text(), 60)
-        os.kill(int((second.folder / "pid").read_text()), signal.SIGKILL)
+        if wait_until(lambda: log.is_file() and " running\n" in log.read_text(), 60):
+            os.kill(int((second.folder / "pid").read_text()), signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()

@@ -267,15 +267,10 @@ def old_and_new(engine: Engine, server: Server, tmp_path_factory: pytest.TempPat
 
 
 def copy_of_old(server: Server) -> str:
-    """A repository in which the older image is whole."""
-    return copy_of("test/old", server)
-
-
-def copy_of(old: str, server: Server) -> str:
-    """Another repository with the same in it, as the registry keeps it on its disk."""
+    """Another repository in which the older image is whole, as the registry keeps it on its disk."""
     path = f"test/{secrets.token_hex(4)}"
     repositories = server.folder / "data/docker/registry/v2/repositories"
-    shutil.copytree(repositories / old, repositories / path)
+    shutil.copytree(repositories / "test/old", repositories / path)
     return path
 
 
@@ -306,12 +301,8 @@ def offered_after(steps: int, engine: Engine, server: Server, old_and_new: tuple
         proxy.left = math.inf
         push(engine, new, Registry(place), folder)
         assert offers(direct) == ONLY_NEW
-        refuse_unfinished(direct, build("x86-64-v3").id)
+        pushing.refuse_unfinished(direct, pushing.find_published(direct, build("x86-64-v3").id), None)
     return offered
-
-
-def refuse_unfinished(place: Registry, name: str) -> None:
-    pushing.refuse_unfinished(place, pushing.find_published(place, name), None)
 
 
 def test_a_push_that_dies_in_its_upload_or_its_indexes_offers_nothing_half_and_the_next_one_ends_it(

@@ -144,14 +144,14 @@ def _disassembled(code: bytes) -> tuple[int, list[tuple[int, str, str]], int]:
     """
     import capstone
 
-    decoder, rows = _decoder(), ctypes.POINTER(capstone._cs_insn)()
-    count = capstone._cs.cs_disasm(decoder.csh, code, len(code), 0, 0, ctypes.byref(rows))
+    rows = ctypes.POINTER(capstone._cs_insn)()
+    count = capstone._cs.cs_disasm(_decoder().csh, code, len(code), 0, 0, ctypes.byref(rows))
     if not count:
         return 0, [], 0
     try:
         size = ctypes.sizeof(capstone._cs_insn)
         numbers = memoryview(ctypes.string_at(rows, count * size)).cast("I")[:: size // 4].tolist()
-        lacking = {number for number in set(numbers) if not _plain(decoder.insn_name(number))}
+        lacking = {number for number in set(numbers) if not _plain(_name(number))}
         others = [rows[index] for index, number in enumerate(numbers) if number in lacking]
         texts = [(row.address, row.mnemonic.decode("ascii"), row.op_str.decode("ascii")) for row in others]
         return count - len(texts), texts, rows[count - 1].address + rows[count - 1].size
@@ -164,6 +164,12 @@ def _decoder() -> Any:
     from capstone import CS_ARCH_X86, CS_MODE_64, Cs
 
     return Cs(CS_ARCH_X86, CS_MODE_64)
+
+
+@cache
+def _name(number: int) -> str:
+    """Return the name that capstone makes anew for each call."""
+    return str(_decoder().insn_name(number))
 
 
 @cache

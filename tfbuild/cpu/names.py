@@ -110,6 +110,8 @@ def products() -> tuple[Product, ...]:
     return facts.rows("products", Product)
 
 
+# All examples are compared with each name that is looked up.
+@lru_cache(maxsize=2**11)
 def normalize(text: str) -> str:
     """Return a name as the patterns spell it: "Intel(R) Core(TM) i7-6700" is "corei7-6700"."""
     text = FILLING_WORDS.sub(" ", text[:MOST_LETTERS].lower()).strip()
