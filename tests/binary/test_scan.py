@@ -320,6 +320,8 @@ AVX_512 |= {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "popcnt"}
         # Of x86-64-v3 more is missing than that.
         ({"avx"}, "avx"),
         ({"avx", "f16c"}, "f16c"),
+        # A Core 2 has no SSE4.2, without which TensorFlow's guard would not be that of x86-64-v2.
+        ({"ssse3"}, "ssse3"),
         (AVX_512 - {"avx512bw"}, ""),
         (set[str](), "x86-64-v1"),
     ],

@@ -82,6 +82,12 @@ def test_the_local_part_of_a_tree_s_own_wheel_is_no_other_release() -> None:
     assert importing(tree, plan=Plan(release="2.22.0-dev1")).status == "fail"
 
 
+@each("release, status", [("2.23.0-dev20261026", "pass"), ("2.22.0-dev0", "fail"), ("2.21.0", "fail")])
+def test_only_a_nightly_wheel_for_cpus_may_be_compiled_with_cuda(release: str, status: str) -> None:
+    with_cuda = replace(TENSORFLOW, version=release, cuda_build=True)
+    assert importing(with_cuda, plan=replace(PLAN, release=release)).status == status
+
+
 @each(
     "label, said, right",
     [
@@ -241,6 +247,7 @@ def test_missing_parts_fail() -> None:
         (GpuConvolution(1, "/device:GPU:0", None), SUCCEEDED, "fail"),
         (GpuConvolution(1, "/device:GPU:0", 1e-6), Ended(139, ""), "fail"),
         (None, SUCCEEDED, "fail"),
+        (None, Ended(86, "tfbuild: no GPU here (compute capability 7.5) runs this image's kernels"), "skip"),
     ],
 )
 def test_a_gpu_is_judged_if_there_is_one(record: GpuConvolution | None, ended: Ended, status: str) -> None:

@@ -15,6 +15,7 @@ from tests.verify.images import CC, FILES, FRAMEWORK, SITE, ImageEngine
 from tests.verify.test_configuration import image as right_image
 from tests.verify.test_labelled import LABELS
 from tfbuild.binary import LibraryUnreadable, inspector
+from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import read_labels
 from tfbuild.engine import Engine
 from tfbuild.errors import BadInput, UsageError
@@ -137,6 +138,16 @@ def test_an_installed_wheel_that_is_compiled_for_gpus_is_that_of_target_cuda(tmp
     about.mkdir(parents=True)
     (about / "build_info.py").write_text("OrderedDict([('cudnn_version', '9'), ('is_cuda_build', True)])\n")
     assert read_labels(libraries.InstalledWheel().image(str(folder)).labels).get("target") == "cuda"
+
+
+def test_the_guard_too_says_what_a_wheel_of_ones_own_is_compiled_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Little code has AVX_VNNI, and without this the check `isa` would fail every wheel that is compiled for it."""
+    monkeypatch.setattr(inspector, "read_guard", lambda *_: Guard(compiled=("AVX", "AVX_VNNI"), unused=()))
+    labels = read_labels(libraries.InstalledWheel().image(str(environment(tmp_path, "2.21.0+own"))).labels)
+    assert {"avx_vnni", "f16c"} <= {*labels.get("features").split()}
+    assert labels.get("threading") == "", "it may be OpenMP"
 
 
 def test_an_environment_without_tensorflow_is_refused(tmp_path: Path) -> None:

@@ -154,15 +154,15 @@ def written() -> frozenset[str]:
 def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
     """Complete the x86-64 level of `held` by the features that machine code need not show, such as cx16.
 
-    If it lacks others of that level, return it as it is. Features of no level, such as avx512_vnni, do not decide which
-    level that is.
+    If it lacks others of that level, or sse4_2, return it as it is. Features of no level, such as avx512_vnni, do not
+    decide which level that is.
     """
     if arch != "x86_64":
         return held
     levels = [level.features for level in facts.levels(arch)]
     in_levels = held & levels[-1]
     level = next(features for features in levels if in_levels <= features)
-    return held if (level - facts.closure(held)) & written() else held | level
+    return held if (level - facts.closure(held)) & (written() | {"sse4_2"}) else held | level
 
 
 @cache

@@ -102,7 +102,7 @@ ASK = "import platform, sysconfig; print(platform.python_version(), platform.mac
 class InstalledWheel(probe.Installation):
     """The TensorFlow of an environment, as the image of its official wheel that it should equal.
 
-    One with a local version ("2.21.0+v3") is somebody's own: it should be what all of its code was compiled for.
+    One with a local version ("2.21.0+v3") is somebody's own: its guard and all of its code should agree.
     """
 
     def image(self, ref: str) -> Image:
@@ -120,8 +120,10 @@ class InstalledWheel(probe.Installation):
         request = Request(release=releases.release_of_wheel(version), python=minor, platform=platform, target=target)
         build = select(replace(request, wheel="official"), None)
         if version.local:
-            own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress()).compiled
-            build = replace(build, instruction_set=isa.instruction_set(own, machine), compiler="")
+            own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress())
+            # The guard knows what compilers hardly write by themselves, such as AVX_VNNI.
+            held = own.compiled | (own.guard.features if own.guard else frozenset[str]())
+            build = replace(build, instruction_set=isa.instruction_set(held, machine), compiler="", threading="")
         # By default, oneDNN is on only where the CPU has instructions for neural networks.
         self._defaults = build.environment
         return replace(image, labels=labels_of(build), architecture=platform.rpartition("/")[2])

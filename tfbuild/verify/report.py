@@ -125,7 +125,7 @@ class ImageSoftware(Software):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """One verification. `source_would_add`: the CPU's features that the build leaves unused, in TensorFlow's names."""
+    """One verification. `source_would_add`: what a build for this CPU would use beyond it, in TensorFlow's names."""
 
     schema: Schema
     kind: str

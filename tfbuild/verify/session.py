@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from tfbuild import __version__
+from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import read_labels, smoke_plan
+from tfbuild.cpu.isa import relevant
+from tfbuild.cpu.recordings import canonical
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.in_container.smoke import judge
@@ -143,8 +146,13 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
         software=_software(environment, verification) if environment else None,
         checks=tuple(verification.checks),
         throughput=verification.throughput,
-        source_would_add=isa.unused(verification.guard, environment.cpu_flags) if environment else (),
+        source_would_add=_would_add(verification.guard, environment) if environment else (),
     )
+
+
+def _would_add(guard: Guard, environment: Environment) -> tuple[str, ...]:
+    """Return what `--cpu host` would add: neither AMX, which needs no flag, nor AVX_VNNI beside AVX512_VNNI."""
+    return isa.unused(guard, (*relevant(canonical(environment.cpu_flags, "x86_64")),))
 
 
 def _plan_facts(image: Image, build: Build) -> PlanFacts:

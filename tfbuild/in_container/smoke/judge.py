@@ -158,7 +158,9 @@ def _differences(environment: Environment, tensorflow: TensorFlow, plan: Plan) -
         yield f"TensorFlow is {tensorflow.version}, not {plan.release}"
     if plan.python and ".".join(environment.python.split(".")[:2]) != plan.python:
         yield f"Python is {environment.python}, not {plan.python}"
-    if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks):
+    # Since 2.23, the nightly wheel for CPUs is the one that is compiled with CUDA ([[nightly]] in facts/releases.toml).
+    nightly = "-dev20" in plan.release and tensorflow.cuda_build
+    if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks) and not nightly:
         yield f"it is {'' if tensorflow.cuda_build else 'not '}built with CUDA, the target is {plan.target}"
     compiler = _compiler(tensorflow.compiler)
     if plan.compiler and compiler not in ("", plan.compiler):
@@ -284,6 +286,8 @@ def numerics(results: Results, plan: Plan) -> Judgement:
 def cuda(results: Results, _: Plan) -> Judgement:
     """Judge whether an operation on the GPU gives the CPU's result. Not run on a GPU so far."""
     record: GpuConvolution = results.record
+    if results.ended.code == GUARD_EXIT:  # the entry point found no GPU that the kernels are compiled for
+        return Judgement(SKIP, last_line(results.ended.stderr))
     if results.missing:
         return Judgement(FAIL, f"the GPU was not tried: {results.missing}")
     if not record.gpus:
@@ -357,7 +361,8 @@ CUDA = ProbeCheck(
     kinds=(GpuConvolution,),
     judge=cuda,
     proves="TensorFlow finds the GPU, and a convolution gives the same result there as on the CPU.",
-    how="The same convolution on both, TensorFloat-32 off. Skipped where no GPU is visible.",
+    how="The same convolution on both, TensorFloat-32 off. Skipped where no GPU is visible, or none runs the image's "
+    "kernels.",
     fix="check the driver and the container toolkit on the host: docker run --gpus all IMAGE nvidia-smi",
     skip=_of_target("cuda"),
 )
