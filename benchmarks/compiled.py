@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import record
+from tfbuild.measure.evaluate import CONFIDENCE
 
 SLOWEST = 10
 
@@ -165,6 +166,8 @@ def gains(path: Path) -> dict[str, object] | None:
             for case in cases
             if not case["noisy"]
             for arm in case["arms"][1:]
+            # Too few rounds show no difference, whatever it is.
+            if arm["cpu"] and arm["cpu"]["coverage"] >= CONFIDENCE
         ],
     }
 

@@ -1,33 +1,17 @@
-"""Ratios within one run: measurements in interleaved rounds, compared round by round."""
+"""Measurements in interleaved rounds, and the reports of all benchmarks."""
 
 import json
 import platform
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
 from typing import TypeVar
 
 from tfbuild.cpu import detect
 
 T = TypeVar("T")
 RESULTS = Path(__file__).parent / "results"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """Median of the rounds' ratios a/b with its smallest and largest; `a` and `b`: every sample, in its own unit."""
-
-    median: float
-    low: float
-    high: float
-    a: tuple[float, ...]
-    b: tuple[float, ...]
-
-    def __str__(self) -> str:
-        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}] ({len(self.a)} rounds)"
 
 
 def rounds(measurements: Mapping[str, Callable[[], T]], count: int) -> list[dict[str, T]]:
@@ -37,23 +21,6 @@ def rounds(measurements: Mapping[str, Callable[[], T]], count: int) -> list[dict
         order = random.sample(list(measurements), len(measurements))
         records.append({name: measurements[name]() for name in order})
     return records[1:]
-
-
-def compare(a: Callable[[], float], b: Callable[[], float], count: int) -> Ratio:
-    """Two measurements, in `count` rounds."""
-    return ratio([(each["a"], each["b"]) for each in rounds({"a": a, "b": b}, count)])
-
-
-def ratio(pairs: Sequence[tuple[float, float]]) -> Ratio:
-    """The ratio a/b of the samples of each round."""
-    ratios = [x / y for x, y in pairs]
-    return Ratio(
-        median=median(ratios),
-        low=min(ratios),
-        high=max(ratios),
-        a=tuple(x for x, _ in pairs),
-        b=tuple(y for _, y in pairs),
-    )
 
 
 def record(name: str, results: Mapping[str, object]) -> Path:
@@ -68,7 +35,7 @@ def record(name: str, results: Mapping[str, object]) -> Path:
             "kernel": platform.release().partition("-")[0],
             "python": platform.python_version(),
         },
-        "results": {key: asdict(value) if isinstance(value, Ratio) else value for key, value in results.items()},
+        "results": {**results},
     }
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"

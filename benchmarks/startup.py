@@ -10,9 +10,12 @@ change it. The target for `tfbuild` is at most 0.15.
 import subprocess
 import sys
 import time
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import Ratio, compare, record
+from benchmarks.harness import record, rounds
+from tfbuild.measure.evaluate import interval, interval_text
 
 ROOT = Path(__file__).parent.parent
 ROUNDS = 21
@@ -33,11 +36,13 @@ def seconds(command: list[str]) -> float:
 
 
 def main() -> None:
-    results: dict[str, Ratio] = {}
+    results: dict[str, object] = {}
     for name, words in COMMANDS.items():
-        command = [sys.executable, "-m", *words]
-        results[name] = compare(lambda command=command: seconds(command), lambda: seconds(BARE), ROUNDS)  # type: ignore[misc]
-        print(f"{name:24} {results[name]} of get_cpu_info()")
+        pairs = rounds({"a": partial(seconds, [sys.executable, "-m", *words]), "b": partial(seconds, BARE)}, ROUNDS)
+        ratio = interval([pair["a"] / pair["b"] for pair in pairs])
+        assert ratio
+        results[name] = {**asdict(ratio), **{side: [pair[side] for pair in pairs] for side in ("a", "b")}}
+        print(f"{name:24} {interval_text(ratio)} of get_cpu_info()")
     record("startup", results)
 
 

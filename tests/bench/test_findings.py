@@ -266,19 +266,22 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
 
 
 @pytest.mark.parametrize(
-    ("int8", "rounds", "limit"),
+    ("int8", "rounds", "noise", "limit"),
     [
-        (4.0, 9, "memory bandwidth is the limit"),
-        (2.0, 9, "memory bandwidth is not the only limit"),
-        (2.0, 2, "too few rounds"),
+        (4.0, 9, 1.02, "memory bandwidth is the limit"),
+        (2.0, 9, 1.02, "memory bandwidth is not the only limit"),
+        (4.0, 9, 2.0, "not sure whether memory bandwidth is the limit"),
+        (2.0, 2, 1.02, "too few rounds"),
     ],
 )
-def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float, rounds: int, limit: str) -> None:
+def test_memory_is_the_limit_where_every_width_is_read_equally_fast(
+    int8: float, rounds: int, noise: float, limit: str
+) -> None:
     """Read a quarter of the bytes in a quarter of the time, or in half of it; an item is 2**20 numbers."""
     taken = {"float32": 2**20 * 4 / 10e9, "int8": 2**20 * 4 / 10e9 / int8}
     rng = random.Random(1)
     measured = tuple(
-        Round(samples={name: sample(one * rng.uniform(0.99, 1.01)) for name, one in taken.items()}, foreign=0.0)
+        Round(samples={name: sample(one * rng.uniform(1, noise)) for name, one in taken.items()}, foreign=0.0)
         for _ in range(rounds)
     )
     arms = tuple(
@@ -287,7 +290,7 @@ def test_memory_is_the_limit_where_every_width_is_read_equally_fast(int8: float,
     )
     read = replace(case(1.0), metric="wall", arms=arms, rounds=measured, clean=rounds)
     (finding,) = findings.derive("bandwidth", (read,))
-    assert finding.values["float32"] == pytest.approx(10.0, rel=0.02)
+    assert finding.values["float32"] == pytest.approx(10.0, rel=noise - 0.98)
     assert limit in finding.text
 
 

@@ -306,8 +306,9 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     command.show_rows(experiments.known_experiments(), chosen, json=True)
     shown = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in shown] == [row.name for row in experiments.known_experiments()]
-    command.show_rows(experiments.select_experiments(["threads"], quick=False), chosen, json=False)
-    assert "{" not in capsys.readouterr().out
+    command.show_rows(experiments.known_experiments(own=True), replace(chosen, model=OWN), json=False)
+    assert "{" not in (shown := capsys.readouterr().out)
+    assert "- mine, batch N: the default, intra-op 1, intra-op half" in shown
     command.show_rows(experiments.select_experiments(["jpeg"], quick=False), chosen, json=False)
     printed = capsys.readouterr()
     assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out

@@ -20,7 +20,7 @@ from tests.commandline import invoke
 from tests.publish.wheels import MANYLINUX, described, record_digest, wheel
 from tests.rows import each
 from tfbuild.errors import BadInput, UsageError
-from tfbuild.publish import wheel_index, wheel_rows
+from tfbuild.publish import wheel_index, wheel_pages, wheel_rows
 from tfbuild.publish.wheel_rows import IndexedWheel
 
 INFO = "tensorflow_cpu-2.14.0.dist-info"
@@ -143,15 +143,14 @@ def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(publ
     wheel_index.index(public, wheel_index.of_folder(tmp_path / "more"), print, url="https://x.example/w/")
     wheel_index.index(public, [], print)
     page = (public / "index.html").read_text()
+    rows = wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels
     assert "<td>11 operations faster, 5 slower</td>" in page
     links = [str(row["href"]) for row in Links(public / "index.html").rows]
     assert [link for link in links if link.startswith("pool/")] == [
-        row.file
-        for row in sorted(
-            wheel_rows.read_list((public / "choose.json").read_bytes(), "here").wheels,
-            key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True,
-        )
-    ]  # fmt: skip
+        row.file for row in sorted(rows, key=lambda row: (row.release, row.instruction_set != "avx"), reverse=True)
+    ]
+    newer = [replace(row, release="2.21.0") for row in rows]
+    assert wheel_pages.pages([*rows, *newer], (), "")["index.html"].count("<h2>Measured for ") == 1
     assert [link for link in links if not (public / link).exists()] == []
     assert "curl -fsSL https://x.example/w/install.sh | sh -s -- https://x.example/w<" in page
 

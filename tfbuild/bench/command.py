@@ -142,7 +142,7 @@ def show_rows(rows: Sequence[Experiment], chosen: Settings, *, json: bool) -> No
     if json:
         sys.stdout.write(records.to_json(rows))
     else:
-        reporting.show_experiments(rows, quick=chosen.quick)
+        reporting.show_experiments(rows, chosen.model, quick=chosen.quick)
     weights = [
         sum(row.seconds(case) for case in row.cases(chosen.quick) if case.needs != "against" or chosen.against)
         for row in rows

@@ -23,6 +23,8 @@ from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Findi
 COMPUTE_BOUND, INPUT_BOUND = 1.1, 1.3
 # Input and step share the CPUs if running both at once is faster than one after the other by no more than this.
 SHARED = 1.1
+# Widths are read equally fast if all ends of their speeds' intervals are within this factor.
+ALIKE = 1.25
 # Bytes of a number.
 WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
 BOUNDS = ("compute-bound", "balanced", "input-bound")
@@ -177,8 +179,11 @@ def _bandwidth(case: CaseResult) -> list[Finding]:
     if len(speeds) < 2:
         return []
     listed = ", ".join(f"{name} at {at.median:.1f} [{at.low:.1f}, {at.high:.1f}] GB/s" for name, at in speeds.items())
-    equal = max(speed.low for speed in speeds.values()) <= min(speed.high for speed in speeds.values())
-    limit = "memory bandwidth is the limit" if equal else "memory bandwidth is not the only limit"
+    lows, highs = [speed.low for speed in speeds.values()], [speed.high for speed in speeds.values()]
+    limit = "memory bandwidth is the limit"
+    if max(highs) > ALIKE * min(lows):
+        sure_apart = max(lows) > min(highs)
+        limit = "memory bandwidth is not the only limit" if sure_apart else f"not sure whether {limit}"
     if not all(map(sure, speeds.values())):
         limit = wording.TOO_FEW
     values = {name: speed.median for name, speed in speeds.items()}

@@ -2,7 +2,7 @@
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
@@ -123,15 +123,17 @@ def _changes(report: BenchReport) -> Iterator[str]:
     yield ""
 
 
-def show_experiments(rows: Sequence[Experiment], *, quick: bool) -> None:
-    """Print the experiments with their questions and cases as a table."""
+def show_experiments(rows: Sequence[Experiment], model: Mapping[str, object], *, quick: bool) -> None:
+    """Print the experiments with their questions and cases as a table. `model`: see workers.Machine."""
+    batch = {"batch": model.get("given") or "N"}  # the sweep finds it
     for row in rows:
         print(f"{row.name:12}{row.question}")
         print(f"{'':12}{as_typed(row.compares)}")
         for case in row.cases(quick):
             # "intra-op {half} (half of the processors)": the number is known only on the machine that measures.
             arms = re.sub(r"\{\w+\} \((.*?)\)", r"\1", ", ".join(arm.name for arm in row.arms(case)))
-            print(f"{'':14}- {case.name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
+            name = case.name.format_map({**model, **batch})
+            print(f"{'':14}- {name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
 
 
 # --- the page: what to change, then each experiment with its chart ---------------------------------------------------

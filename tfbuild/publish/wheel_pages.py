@@ -62,19 +62,18 @@ def _simple(
 
 def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
     """Return the table that people look at, the newest release and Python first, and their fastest set."""
-    order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))
-    table = [
-        {
-            "row": row,
-            "address": quote(row.file),
-            "megabytes": f"{row.size / 1e6:,.1f}",
-            "measured": gain.measured_operations(
-                isa.instruction_set(row.features, PLATFORMS[row.platform]), row.release
-            ),
-        }
-        for row in order[::-1]
+    order = sorted(rows, key=lambda row: (Version(row.release), Version(row.python), choose.speed(row.published)))[::-1]
+    measured = [
+        gain.measured_operations(isa.instruction_set(row.features, PLATFORMS[row.platform]), row.release)
+        for row in order
     ]
-    reports = [*dict.fromkeys(line["measured"] for line in table if line["measured"])]
+    table = [
+        {"row": row, "address": quote(row.file), "megabytes": f"{row.size / 1e6:,.1f}", "measured": known}
+        for row, known in zip(order, measured, strict=True)
+    ]
+    # Whole: a row leaves out what its release's official wheel is compiled for as well.
+    sets = {known.cpu for known in measured if known}
+    reports = [report for report in gain.measured_gains() if report.report and report.cpu in sets]
     return render("index/top.html", table=table, reports=reports, url=url.rstrip("/") or "URL")
 
 
