@@ -4,7 +4,7 @@
 #   curl -fsSL https://wheels.example/install.sh | sh -s -- https://wheels.example 2.20
 #
 # RELEASE is one release (2.20.0) or one minor release (2.20); without it, any. Of the releases that the index has for
-# this Python, the newest is chosen, and of it the largest instruction set that this CPU runs.
+# this Python and glibc, the newest is chosen, and of it the largest instruction set that this CPU runs.
 #
 # It reads /proc/cpuinfo and URL/choose.tsv, downloads the wheel, compares its sha256 with the row, and hands it to pip,
 # or to uv where this Python has no pip. `tfbuild install` explains more, and checks signatures.
@@ -96,7 +96,7 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
         for (i = 1; i <= count; i++)
             if (index(features, " " needed[i] " ") == 0) lacks[rows] = lacks[rows] " " needed[i]
         if (number($at["glibc"]) > number(glibc)) newer[rows] = $at["glibc"]
-        if (releases[rows] > newest) newest = releases[rows]
+        else if (releases[rows] > newest) newest = releases[rows]
     }
     END {
         if (failed || !width) exit 1

@@ -80,8 +80,10 @@ def test_a_registry_that_lists_no_referrers_is_asked_once(
     assert registry.referrers("x") is None
     assert registry.referrers("y") is None
     assert fake.requests == ["GET /v2/us/x/referrers/x"]
-    answering(fake, "GET", 405, monkeypatch)
-    assert connect(fake).referrers("x") is None
+    for status in (303, 400, 405, 406):
+        asked = answering(fake, "GET", status, monkeypatch, headers={"Location": f"http://{fake.host}/page"})
+        assert connect(fake).referrers("x") is None
+        assert asked == ["/v2/us/x/referrers/x"]
 
 
 @pytest.mark.parametrize(("kind", "rows"), [(f"{INDEX}; charset=utf-8", [{"digest": "a"}]), ("application/json", None)])

@@ -155,7 +155,7 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     exported = made.wheel(COMPILED, tmp_path / "again")
     sidecar = json.loads(exported.sidecar.read_text())
     assert (sidecar["base"], sidecar["host"], sidecar["bazel"], sidecar["libtensorflow"]) == (BASE, None, None, None)
-    assert said.getvalue().endswith("\n".join(wheels.audit_wheel(exported.wheel).lines()) + "\n")
+    assert said.getvalue().endswith("\n".join(wheels.audit_wheel(exported.wheel).lines(exported.wheel)) + "\n")
     assert [file.name for file in (tmp_path / "dist").iterdir()] == [name]
     # Of another CPU's, it has the same name.
     wider = plan.select(replace(COMPILED.request, cpu="x86-64-v4"), None)

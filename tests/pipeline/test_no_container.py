@@ -354,7 +354,7 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
         "records": {"build.txt": "builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n", "packages.txt": ""},
     }  # fmt: skip
     assert exported.sha256 == hashlib.sha256(b"code\n").hexdigest()
-    assert stream.getvalue().endswith("\n".join(audit.lines()) + "\n")
+    assert stream.getvalue().endswith("\n".join(audit.lines(exported.wheel)) + "\n")
     assert (tmp_path / "build" / build.id / "build.log").is_file()
     with pytest.raises(Unsupported, match="the plan is for"):
         compile_here(dataclasses.replace(build, platform="x"), host.machine, run, tmp_path, Progress(stream))

@@ -35,7 +35,7 @@ def test_the_official_wheel_keeps_the_promise_of_its_name(official: Audit) -> No
     assert official.own == ("manylinux2014_x86_64", "manylinux_2_17_x86_64")
     assert official.needs == {"GLIBC": "2.17", "CXXABI": "1.3.7", "GCC": "3.3", "GLIBCXX": "3.4.19"}
     assert official.broken_promises == ()
-    assert official.lines() == [
+    assert official.lines(Path("x.whl")) == [
         "it runs where the system has GLIBC 2.17, CXXABI 1.3.7, GCC 3.3, GLIBCXX 3.4.19 or newer: consistent with "
         "manylinux_2_17_x86_64"
     ]
@@ -45,13 +45,13 @@ def test_a_name_that_promises_too_much_is_reported(official: Audit) -> None:
     newer = replace(official, tag="manylinux_2_36_x86_64")
     assert newer.broken_promises == official.own
     assert not newer.to_json()["consistent"]
-    assert "wheel tags --platform-tag manylinux_2_36_x86_64" in newer.lines()[-1]
+    assert "wheel tags --platform-tag manylinux_2_36_x86_64 x.whl" in newer.lines(Path("x.whl"))[-1]
     assert replace(newer, own=("linux_x86_64",)).broken_promises == ()
     assert replace(newer, own=("manylinux_2_39_x86_64",)).broken_promises == ()
     # A wheel that needs another library from the system is consistent with no manylinux tag at all.
     foreign = replace(official, tag="linux_x86_64", external=("libcuda.so.1",))
     assert foreign.broken_promises == official.own
-    assert "libcuda.so.1" in foreign.lines()[1]
+    assert "libcuda.so.1" in foreign.lines(Path("x.whl"))[1]
 
 
 def wheel(folder: Path, files: dict[str, bytes]) -> Path:

@@ -118,8 +118,9 @@ def test_every_recorded_machine_gets_the_wheel_that_the_rules_of_pull_choose(tmp
     assert seen == {"", "avx", "x86-64-v3"}
 
 
-def test_a_wheel_for_a_newer_glibc_is_passed_over(tmp_path: Path) -> None:
-    index = Index(row("2.20.0", "x86-64-v3"), row("2.20.0", "x86-64-v2"), glibc="2.99")
+@each("release", ["2.20.0", "2.21.0"])
+def test_a_wheel_for_a_newer_glibc_is_passed_over(release: str, tmp_path: Path) -> None:
+    index = Index(row(release, "x86-64-v3"), row("2.20.0", "x86-64-v2"), glibc="2.99")
     with serve(index.content) as server:
         done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "x86-64-v3"), more={"DRY_RUN": "1"})
     assert done.stdout == f"{server.url}/{index.rows[1].file}\n"

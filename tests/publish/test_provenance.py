@@ -128,6 +128,8 @@ def test_a_wheel_is_named_by_its_file_or_by_pypi() -> None:
     assert dependencies(given, 64 * "e")[-1] == {**official, "digest": {"sha256": 64 * "e"}}
     # The facts do not have the digest of a release that is newer than they are.
     assert dependencies(given, "")[-1] == official
+    build = plan.select(Request(target="cuda", wheel="official", release="2.21.0", platform="linux/amd64"), None)
+    assert dependencies(image(labels=labels_of(build)), "")[-1]["uri"] == "pkg:pypi/tensorflow@2.21.0"
 
 
 def test_what_is_not_known_is_in_no_statement() -> None:

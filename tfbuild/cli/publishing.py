@@ -111,7 +111,8 @@ def pull(
     else:
         print(image or reference)
         if image:
-            say(f"docker run --rm -it {image} python")
+            there = f" --{'host' if '://' in chosen else 'context'} {chosen}" if chosen else ""
+            say(f"docker{there} run --rm -it {image} python")
 
 
 def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:

@@ -164,9 +164,12 @@ class Registry:
         """
         if not self._lists_referrers:
             return None
-        # A registry without this list must answer 404 by the specification; some know the path but no method for it.
-        answer = self._request("GET", f"referrers/{digest}", headers={"Accept": INDEX}, accept=(404, 405))
-        if answer.status_code >= 400 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
+        # A registry without this list must answer 404 by the specification. Some know the path but no method for it,
+        # Artifactory answers 406 (google/go-containerregistry#1962), and GHCR leads to a page of github.com, which may
+        # answer 429 (artifacthub/hub#4785).
+        accept, path = (400, 404, 405, 406), f"referrers/{digest}"
+        answer = self._request("GET", path, headers={"Accept": INDEX}, accept=accept, follow=False)
+        if answer.status_code != 200 or answer.headers.get("Content-Type", "").partition(";")[0] != INDEX:
             answer.close()
             self._lists_referrers = False
             return None

@@ -158,7 +158,7 @@ def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
 
 @contextmanager
-def reaching(server: str, whose: str = "--registry") -> Iterator[None]:
+def reaching(server: str) -> Iterator[None]:
     """Turn a failure to get an answer from `server` into RegistryRefused."""
     try:
         yield
@@ -178,7 +178,7 @@ def reaching(server: str, whose: str = "--registry") -> Iterator[None]:
         proxy = "the proxy on the way to " if isinstance(error, requests.exceptions.ProxyError) else ""
         raise RegistryRefused(
             f"{proxy}{server} does not answer: {cause(error)}",
-            hint=f"check the {whose} address and any proxy (HTTPS_PROXY, NO_PROXY), or try again later",
+            hint="check the address and any proxy (HTTPS_PROXY, NO_PROXY), or try again later",
         ) from error
 
 
@@ -187,7 +187,7 @@ def body_of(answer: requests.Response) -> bytes:
     return b"".join(chunks(answer))
 
 
-def chunks(answer: requests.Response, most: int = MOST_BYTES, whose: str = "--registry") -> Iterator[bytes]:
+def chunks(answer: requests.Response, most: int = MOST_BYTES) -> Iterator[bytes]:
     """Yield the parts of a body. Raises Malformed if it is longer than `most` bytes.
 
     Raises RegistryRefused if the connection breaks, or is slower than LEAST_RATE after SECONDS.
@@ -198,7 +198,7 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES, whose: str = "--re
             size += len(chunk)
             if size > most:
                 answer.close()
-                raise Malformed(f"{answer.url} sends more than {most} bytes", hint=f"check the {whose} address")
+                raise Malformed(f"{answer.url} sends more than {most} bytes", hint="check the address")
             if (seconds := time.monotonic() - began) > SECONDS + size / LEAST_RATE:
                 answer.close()
                 raise RegistryRefused(f"{answer.url} sent only {size} bytes in {seconds:.0f} s", hint="try again later")
@@ -239,14 +239,18 @@ class Connection:
         headers: Mapping[str, str] = {},
         data: bytes | None = None,
         accept: Container[int] = (),
+        follow: bool = True,
     ) -> requests.Response:
-        """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused."""
+        """Return the registry's answer if it is a success or its status is in `accept`. Raises RegistryRefused.
+
+        Without `follow`, a redirection is such an answer.
+        """
         url = urljoin(self.repository.url, path)
-        answer = self._send(method, url, headers, data)
+        answer = self._send(method, url, headers, data, follow=follow)
         if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
             answer.close()
             self._authorization = self._authorize(challenge)
-            answer = self._send(method, url, headers, data)
+            answer = self._send(method, url, headers, data, follow=follow)
         if answer.status_code < 400 or answer.status_code in accept:
             if method != "GET" or answer.status_code >= 400:
                 # A connection can be used again once its answer is read to the end.
@@ -254,7 +258,9 @@ class Connection:
             return answer
         raise self._refusal(answer)
 
-    def _send(self, method: str, url: str, headers: Mapping[str, str], data: bytes | None) -> requests.Response:
+    def _send(
+        self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, *, follow: bool
+    ) -> requests.Response:
         own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
         authorization = {"Authorization": self._authorization} if self._authorization and own else {}
         with reaching(self.repository.host):
@@ -266,6 +272,7 @@ class Connection:
                 timeout=SECONDS,
                 stream=True,
                 verify=self._verify,
+                allow_redirects=follow,
             )
 
     def _authorize(self, challenge: str) -> str:
@@ -344,7 +351,7 @@ TOO_MANY = "too many requests: docker login raises the limit, or try again later
 # that word.
 IMMUTABLE = (
     "tags are immutable there: exempt the moving ones, such as latest-mkl, 2.20-mkl and 2.20.0-mkl, and sha256-*; "
-    "fixed tags do not change"
+    "--force also moves a fixed tag"
 )
 # ECR and Google's Artifact Registry.
 UNKNOWN_NAME = "check that the repository exists, and its name: some registries do not create one on the first push"

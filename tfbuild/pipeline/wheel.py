@@ -106,7 +106,7 @@ def collect(
         "records": records,
     }
     replace_file(sidecar, json.dumps(content, indent=2) + "\n")
-    for line in audit.lines():
+    for line in audit.lines(wheel):
         progress(line)
     return Exported(wheel=wheel, sidecar=sidecar, sha256=sha256, library=library)
 
@@ -188,8 +188,8 @@ class Audit:
             "external_libraries": list(self.external),
         }
 
-    def lines(self) -> list[str]:
-        """Return what users must know, one line each."""
+    def lines(self, wheel: Path) -> list[str]:
+        """Return what users must know of the file `wheel`, one line each."""
         needs = ", ".join(f"{name} {version}" for name, version in self.needs.items())
         lines = [f"it runs where the system has {needs or 'any C library'} or newer: consistent with {self.tag}"]
         if self.external:
@@ -197,7 +197,7 @@ class Audit:
         if self.broken_promises:
             lines.append(
                 f"warning: its name promises {', '.join(self.broken_promises)}, so pip also installs it on systems "
-                f"that it does not run on; rename it with: wheel tags --platform-tag {self.tag}"
+                f"that it does not run on; rename it with: wheel tags --platform-tag {self.tag} {wheel}"
             )
         return lines
 

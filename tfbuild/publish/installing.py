@@ -35,7 +35,6 @@ from tfbuild.util.progress import Progress
 from tfbuild.util.quantities import counted
 from tfbuild.util.terminal import printable
 
-WHOSE = "index's"
 INDEX_HINT = "check the index's address: that of the folder with choose.json, not of its SET/simple/"
 NO_SPACE = "set TMPDIR to a folder with space"
 
@@ -228,7 +227,7 @@ class WheelSource:
                 absent = isinstance(error, FileNotFoundError)
                 raise _lost(address, error.strerror or str(error), absent=absent) from error
             return
-        with transport.reaching(urlsplit(address).netloc, WHOSE):
+        with transport.reaching(urlsplit(address).netloc):
             answer = self._session.get(
                 address,
                 timeout=transport.SECONDS,
@@ -239,7 +238,7 @@ class WheelSource:
             if answer.status_code != 200:
                 absent = answer.status_code in (403, 404)  # a bucket without listing answers 403
                 raise _lost(address, f"the server answers {answer.status_code}", absent=absent)
-            yield from transport.chunks(answer, most, WHOSE)
+            yield from transport.chunks(answer, most)
 
 
 def _lost(address: str, reason: str, *, absent: bool) -> RegistryRefused:

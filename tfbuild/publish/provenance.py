@@ -114,7 +114,8 @@ def _dependencies(
     if commit := built.get("source_commit", ""):
         resources.append(_resource("tensorflow source", f"gitCommit:{commit}", uri=TENSORFLOW))
     project, _, version = labels.get("requirement").partition("==")
-    on_pypi = f"pkg:pypi/{project}@{version}" if labels.get("wheel") == "official" and version else ""
+    # Without the extras of tensorflow[and-cuda].
+    on_pypi = f"pkg:pypi/{project.partition('[')[0]}@{version}" if labels.get("wheel") == "official" and version else ""
     if wheel_sha256 or on_pypi:
         # pip's requirement of an official wheel, or a file's name; no label names a compiled one.
         digest = f"sha256:{wheel_sha256}" if wheel_sha256 else ""

@@ -120,8 +120,8 @@ def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> No
     finally:
         # Simultaneous pushes of the same image share this name, and the first one to end removes it.
         with suppress(UnknownImage):
-            # Removing the last name of an image would remove the image.
-            if {*engine.image(image_id).tags} > {ref}:
+            # Removing the last name of an image would remove the image. Engines list docker.io/x:y as x:y.
+            if len(engine.image(image_id).tags) > 1:
                 engine.untag(ref)
 
 
@@ -181,8 +181,10 @@ def tag_of(registry: Registry, name: str) -> str:
     known = labels.GIVEN_IDENTIFIER.fullmatch(reference) and indexes.release_of(reference)
     if not known or not references.TAG.fullmatch(reference):
         raise UsageError(f"{name!r} is not the identifier of an image", hint="use one from `invoke plan`")
-    if "/" in repository and repository != str(registry.repository):
-        raise UsageError(f"{name} is not in {registry.repository}", hint=f"--registry {repository}")
+    own = str(registry.repository)
+    # Docker lists the images of docker.io without the host.
+    if "/" in repository and repository not in (own, own.removeprefix(f"{references.DOCKER_HUB}/")):
+        raise UsageError(f"{name} is not in {own}", hint=f"--registry {repository}")
     return reference
 
 
@@ -303,5 +305,5 @@ def refuse_unfinished(registry: Registry, published: PublishedImage, base: Publi
     if tags := indexes.state(registry, image.release, image.target, lambda _: None)[1]:
         raise Unfinished(
             f"{', '.join(tags)} in {registry.repository} are not what the fixed tags say",
-            hint=f"invoke push {identifier} --indexes",
+            hint=f"invoke push {registry.repository}:{identifier} --indexes",
         )
