@@ -92,8 +92,7 @@ late() {
 executes() {
     grep '^build --remote_executor=' "$top/mnt/all.bazelrc" > /dev/null
 }
-# Finds out before hours of compiling whether the executor runs actions, and in this builder's image. The time in the
-# command keeps any cache from answering.
+# Whether the executor runs actions, in this builder's image. The time in the command keeps any cache from answering.
 probe() {
     mkdir -p "$top/src/tfbuild_probe"
     cat > "$top/src/tfbuild_probe/BUILD" << END

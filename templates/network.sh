@@ -5,7 +5,7 @@
 top=${TFBUILD_ROOT:-}
 # Without this, apt-get update succeeds even if it cannot reach a source, and packages then seem not to exist.
 echo 'APT::Update::Error-Mode "any";' > "$top/mnt/apt.conf"
-export APT_CONFIG="$top/mnt/apt.conf"
+export APT_CONFIG="$top/mnt/apt.conf" DEBIAN_FRONTEND=noninteractive
 # By default git waits forever for a silent server. Five minutes, since a server that packs a repository is silent too.
 export GIT_HTTP_LOW_SPEED_LIMIT=1 GIT_HTTP_LOW_SPEED_TIME=300
 if [ -s "$top/mnt/ca" ]; then
@@ -64,4 +64,5 @@ download() {
     curl --fail --location --silent --show-error --retry 3 --retry-max-time 60 --connect-timeout 30 \
         --speed-limit 1 --speed-time 60 --output "$2" "$1"
 }
-export DEBIAN_FRONTEND=noninteractive
+http_proxy=${http_proxy-${HTTP_PROXY-}} https_proxy=${https_proxy-${HTTPS_PROXY-}} no_proxy=${no_proxy-${NO_PROXY-}}
+export http_proxy https_proxy no_proxy # apt reads none in capitals

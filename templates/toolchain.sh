@@ -28,7 +28,7 @@ if [ -f "$top/mnt/bazel/bazel.tar" ]; then
     tar --extract --file "$top/mnt/bazel/bazel.tar" --directory "$top/opt/bazel" --strip-components 1 --no-same-owner
     program="$top/opt/bazel/bin/bazel"
     # A Bazel that was built without a version prints nothing, or "6.1.0- (@non-git)".
-    said=$("$program" --batch --output_user_root="$top/var/tmp/bazel" version | sed -n 's/^Build label: //p')
+    said=$("$program" --batch --output_user_root="$top/var/tmp/version" version | sed -n 's/^Build label: //p')
     case $said in
     "$bazel"* | "") ;;
     *) die "--bazel: this Bazel says that it is $said, and not $bazel" ;;
@@ -43,10 +43,10 @@ else
     # Bazelisk downloads Bazel when it first runs it, and waits forever for a silent server. The compile runs Bazel
     # directly, which handles signals better.
     export BAZELISK_HOME="$top/opt/bazelisk" USE_BAZEL_VERSION="$bazel"
-    timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/bazel" version
+    timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/version" version
     program=$(find "$top/opt/bazelisk" -name bazel -type f -perm -u+x -print -quit)
 fi
-rm -rf "$top/var/tmp/bazel"
+rm -rf "$top/var/tmp/version"
 ln -s "$program" "$top/usr/local/bin/bazel"
 
 mkdir -p "$top/opt/tfbuild"

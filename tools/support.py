@@ -162,8 +162,8 @@ def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...
     for (python, platform), group in groupby(combinations, key=lambda row: (row.python, row.platform)):
         row_by_target = list(group)
         build = next((row.build for row in row_by_target if row.build), None)
-        base = toolchains.find_base(build.base_image) if build else None
-        tools = (build.compiler, base.distribution, build.bazel) if build and base else ("", "", "")
+        debian = toolchains.debian_of(build.base_image) if build else None
+        tools = (build.compiler, debian.name, build.bazel) if build and debian else ("", "", "")
         cell = (*(notes.mark(row) for row in row_by_target), *tools)
         pythons.setdefault((cell, platform.removeprefix("linux/")), []).append(python)
     platforms: dict[Cell, list[str]] = {}

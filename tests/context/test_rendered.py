@@ -141,6 +141,8 @@ def test_pip_installs_what_was_planned() -> None:
     odd = replace(official().wheel, requirement="tensorflow==2.21.0; python_version > '3'")
     assert dockerfile.requirement(official(wheel=odd)).startswith("'tensorflow==2.21.0; ")
     assert dockerfile.requirement(from_file(Path(WHEEL))) == f"/mnt/wheel/{WHEEL}"
+    own = replace(from_file(Path(WHEEL)), target="cuda", release="2.20.0")
+    assert dockerfile.requirement(own) == f"'/mnt/wheel/{WHEEL}[and-cuda]'"
     assert dockerfile.requirement(from_source()) == "/mnt/wheel/*.whl"
     assert dockerfile.requirement(from_source(target="cuda", cuda="12.5.1")) == '"$(echo /mnt/wheel/*.whl)[and-cuda]"'
     assert dockerfile.requirement(from_source(target="cuda", cuda="11.8", release="2.14.0")) == "/mnt/wheel/*.whl"

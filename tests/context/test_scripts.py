@@ -222,6 +222,7 @@ def builder(root: Path) -> str:
 
 
 def test_bazelisk_and_through_it_bazel_are_what_was_planned(toolchain: Path) -> None:
+    files(toolchain, {"var/tmp/bazel/x": ""})  # an earlier run's
     done = installed(toolchain)
     assert done.returncode == 0, done.stderr
     url = "mirrored/https://github.com/bazelbuild/bazelisk/releases/download/v1.20.0/bazelisk-linux-amd64"
@@ -230,6 +231,7 @@ def test_bazelisk_and_through_it_bazel_are_what_was_planned(toolchain: Path) -> 
     version, *words = (toolchain / "called").read_text().split()
     assert (version, words[-1]) == ("6.5.0", "version")
     assert (toolchain / "usr/local/bin/bazel").read_text() == "bazel 6.5.0\n"
+    assert (toolchain / "var/tmp/bazel/x").exists()
     assert (toolchain / "pip").read_text().split()[-2:] == ["--requirement", f"{toolchain}/mnt/requirements.txt"]
 
 
@@ -335,7 +337,8 @@ def networked(root: Path, **env: str) -> dict[str, str]:
         env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    return {name: value.replace(str(root), "") for name, value in values.items() if name in ("from", *WATCHED)}
+    known = ("from", *WATCHED)
+    return {name: value.replace(str(root), "") for name, value in values.items() if name in known and value}
 
 
 def test_without_secrets_all_is_asked_for_where_it_is(tmp_path: Path) -> None:
@@ -368,7 +371,7 @@ def test_all_is_asked_for_at_the_mirror(secret: str, more: dict[str, str], tmp_p
     }
     files(tmp_path, {"mnt/mirror": secret, **lists})
     mirror = secret.split()[0]
-    assert networked(tmp_path, no_proxy="old") == {
+    assert networked(tmp_path, NO_PROXY="old") == {
         "from": f"{mirror}/example.org/x/y",
         "PIP_INDEX_URL": f"{mirror}/pypi.org/simple",
         "APT_CONFIG": "/mnt/apt.conf",

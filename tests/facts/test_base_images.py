@@ -106,6 +106,8 @@ def test_notes_say_how_sure_the_choice_is_and_what_the_base_must_have() -> None:
     assert "no known base image has CUDA: name one with CUDA 11.8 and cuDNN 8.7 by --base" in cuda
     for release, lacks in (("2.13.1", True), ("2.16.1", False)):
         assert (decision.NO_CUDA in chosen(release, target="cuda", wheel="official").notes) is lacks
+    with pytest.raises(Unsupported, match="no official x86_64 wheel of TensorFlow"):
+        chosen("2.15.0", target="cuda", wheel="official")
     assert chosen("2.12.1").notes[0].startswith("gcc-11 works for others: EasyBuild")
     notes = chosen("2.12.1", compiler="gcc-13").notes
     assert [note for note in notes if "not certain: nobody is known to have built" in note]
@@ -115,10 +117,11 @@ def test_notes_say_how_sure_the_choice_is_and_what_the_base_must_have() -> None:
 
 
 def test_clang_comes_from_llvm_where_debian_lacks_it() -> None:
-    build = chosen("2.15.1", base="bootstrap")
-    text = dockerfile.files(build)["Dockerfile"]
-    command = f"sh /mnt/llvm.sh https://apt.llvm.org llvm-toolchain-bookworm-17 {LLVM.key} {LLVM.fingerprint} "
-    assert 0 < text.index(command) < text.index(" ca-certificates clang-17 ")
-    assert "llvm.sh,target=/mnt/llvm.sh" in text
-    assert any("comes from https://apt.llvm.org (llvm-toolchain-bookworm-17)" in note for note in build.notes)
+    for base in ("bootstrap", "debian:bookworm", f"docker.io/library/python:3.11-slim-bookworm@sha256:{'0' * 64}"):
+        build = chosen("2.15.1", base=base)
+        text = dockerfile.files(build)["Dockerfile"]
+        command = f"sh /mnt/llvm.sh https://apt.llvm.org llvm-toolchain-bookworm-17 {LLVM.key} {LLVM.fingerprint} "
+        assert 0 < text.index(command) < text.index(" ca-certificates clang-17 ")
+        assert "llvm.sh,target=/mnt/llvm.sh" in text
+        assert any("comes from https://apt.llvm.org (llvm-toolchain-bookworm-17)" in note for note in build.notes)
     assert "llvm.sh" not in dockerfile.files(chosen("2.15.1"))["Dockerfile"]

@@ -21,6 +21,7 @@ from tfbuild.measure.records import BenchReport
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
 from tfbuild.verify import session
+from tfbuild.verify.checks import INSTALLED
 
 PLANTED = ROOT / "tests" / "data" / "bench" / "planted.py"
 MORE = '''
@@ -224,6 +225,6 @@ def test_an_installed_official_wheel_is_what_it_claims(
     names: tuple[str, ...], python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS")
-    monkeypatch.setattr(session, "INSTALLED", [check for check in session.INSTALLED if check.name in names])
+    monkeypatch.setattr(session, "INSTALLED", [check for check in INSTALLED if check.name in names])
     report = session.verify_installed(str(Path(python).parents[1]), Progress(io.StringIO()), tmp_path)
     assert [(check.name, check.status) for check in report.checks] == [(name, "pass") for name in names]

@@ -171,13 +171,14 @@ def test_a_base_is_pulled_by_its_digest_or_is_the_copy_that_was_pulled_before(
         assert resolve(engine, mode)[0] == Base(reference=reference, name=PYTHON, digest=BASE)
     assert [image["RepoDigests"] for image in engine.images.rows] == [[reference]]
     engine.images.registry = None
-    assert resolve(engine, mode)[0] == Base(reference=PYTHON, name=PYTHON, digest=BASE)
-    # Its tag names another one by now, and no registry answers.
+    assert resolve(engine, mode)[0] == Base(reference=reference, name=PYTHON, digest=BASE)
+    # Its tag names another one by now, and no registry answers, or it has no layers for us.
     engine.images.rows = [row(PYTHON, RepoDigests=[f"python@{digest('old')}"])]
-    engine.images.registry = None
-    base, said = resolve(engine, mode)
-    assert base == Base(reference=PYTHON, name=PYTHON, digest=digest("old"))
-    assert f"base: no registry answers for {PYTHON}; using the copy that was pulled before" in said
+    engine.api.pull = lambda *_, **__: [{"error": "denied"}]  # type: ignore[method-assign]
+    for engine.images.registry, why in ((None, "(x)"), ({PYTHON: BASE}, "(denied)")):
+        base, said = resolve(engine, mode)
+        assert base == Base(reference=f"python@{digest('old')}", name=PYTHON, digest=digest("old"))
+        assert f"{why}; using the copy that was pulled before" in said
     assert engine.api.timeout == 60
     # One that was never in a registry may be anything.
     engine.images.rows = [row(PYTHON)]
@@ -213,6 +214,9 @@ def test_a_base_that_the_user_named_is_the_engine_s_or_pulled(
     assert resolve(engine, "mine:1")[0].digest == digest("1")
     assert resolve(engine, by_digest, follow=True)[0].digest == digest("1")
     assert resolve(engine, "mine:1", follow=True)[0] == Base(reference=newer, name="mine:1", digest=digest("newer"))
+    for name in ("docker.io/library/its:1", f"its:1@{digest('its')}"):
+        engine.images.rows = [row(name, RepoDigests=[f"its@{digest('its')}"])]
+        assert resolve(engine, name)[0].digest == digest("its")
     engine.images.rows.append(row("own:1"))
     own = Base(reference="own:1", name="own:1", digest=digest("id of own:1"))
     assert resolve(engine, "own:1", follow=True)[0] == own
@@ -339,12 +343,13 @@ def test_an_image_of_the_same_context_is_reused_from_the_engine_or_a_registry(
 ) -> None:
     name = image_name(OFFICIAL, "-unverified")
     maker(engine, tmp_path, verify=False)[0].build(OFFICIAL)
-    id = engine.images.get(name).id
-    maker(engine, tmp_path, verify=False, reuse=name)[0].build(OFFICIAL)
-    args = engine.jobs[1][2].build_args
-    assert args["INSTALLED"] == name
-    assert args["REUSED"] == f"tfbuild:{OFFICIAL.id}@{id}"
-    with pytest.raises(UnknownImage, match="the engine has no image gone"):
+    for given in (name, name.removeprefix("tfbuild:")):
+        id = engine.images.get(name).id
+        maker(engine, tmp_path, verify=False, reuse=given)[0].build(OFFICIAL)
+        args = engine.jobs[-1][2].build_args
+        assert args["INSTALLED"] == name
+        assert args["REUSED"] == f"tfbuild:{OFFICIAL.id}@{id}"
+    with pytest.raises(UnknownImage, match="no image 'gone' on this engine"):
         maker(engine, tmp_path, verify=False, reuse="gone")[0].build(OFFICIAL)
     pushed = f"host/us/x:{OFFICIAL.id}"
     engine.images.registry = {**(engine.images.registry or {}), pushed: digest("pushed")}

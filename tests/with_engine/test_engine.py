@@ -298,7 +298,7 @@ def test_a_base_from_a_registry_is_named_by_digest(engine: Engine, own: str, tmp
             assert base.reference == f"127.0.0.1:{server.port}/python@{base.digest}"
             assert engine.exists(base.reference)
             server.kill()
-            assert (resolve("registry").reference, resolve("registry").digest) == (image, base.digest)
+            assert (resolve("registry").name, resolve("registry").digest) == (image, base.digest)
         finally:
             with contextlib.suppress(UnknownImage):
                 engine.remove(base.reference)

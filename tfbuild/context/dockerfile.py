@@ -128,12 +128,12 @@ def _dockerfile(build: Build) -> dict[str, object]:
 
 def requirement(build: Build) -> "Quoted":
     """Return what pip installs, as a word of shell."""
-    if build.toolchain is None:
-        folder = "/mnt/wheel/" if build.wheel.kind == "file" else ""
-        return Quoted(folder + shlex.quote(build.wheel.requirement))
-    # Pip installs CUDA with the wheel, unless the compile took it from the base.
-    cuda_by_pip = bool(build.cuda) and not build.toolchain.cuda_base
-    return Quoted('"$(echo /mnt/wheel/*.whl)[and-cuda]"' if cuda_by_pip else "/mnt/wheel/*.whl")
+    if build.wheel.kind == "official":
+        return Quoted(shlex.quote(build.wheel.requirement))
+    extra = "[and-cuda]" if build.cuda_by_pip else ""
+    if build.wheel.kind == "file":
+        return Quoted(shlex.quote(f"/mnt/wheel/{build.wheel.requirement}{extra}"))
+    return Quoted(f'"$(echo /mnt/wheel/*.whl){extra}"' if extra else "/mnt/wheel/*.whl")
 
 
 def packages(build: Build) -> "Quoted":

@@ -156,8 +156,3 @@ def python_of(image: str) -> str:
 def without_apt(image: str) -> bool:
     """Whether an image is known by its name to be based neither on Debian nor on Ubuntu."""
     return bool(re.fullmatch(facts.load("images", BaseImageTable).without_apt, image.rpartition("/")[2]))
-
-
-def find_base(image: str) -> BaseImage | None:
-    """Return the base of that name, or None for an image that is not known."""
-    return next((row for row in bases() if row.image == image), None)

@@ -14,7 +14,7 @@ from pathlib import Path
 from tfbuild.context import labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.faults import SDK_ERRORS, translated
-from tfbuild.errors import RegistryRefused, Stale, UnknownImage, Unsupported, UsageError
+from tfbuild.errors import RegistryRefused, Stale, Unsupported, UsageError
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
@@ -100,9 +100,9 @@ def reused(engine: Engine, build: Build, context: Context, name: str, progress: 
 
 def _earlier(engine: Engine, build: Build, context: Context, name: str, progress: Progress) -> dict[str, str]:
     """Return the arguments for the image `name`, pulled if the engine lacks it."""
-    if not engine.exists(name):
-        if "/" not in name:
-            raise UnknownImage(f"the engine has no image {name}", hint="--reuse HOST/PATH:ID pulls it from a registry")
+    if "/" not in name:
+        name = labels.find_image(engine, name)
+    elif not engine.exists(name):
         engine.pull(name, progress)
     image = engine.image(name)
     own = labels.read_labels(image.labels)
@@ -153,15 +153,23 @@ def _answer_within(engine: Engine, seconds: float) -> Iterator[None]:
 
 
 def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
-    """Pull `name` by its digest in the registry; if no registry answers, use a local copy that was pulled before."""
+    """Pull `name` by its digest in the registry; where that fails, use a local copy that was pulled before."""
+    try:
+        return _pulled_now(engine, name, progress)
+    except RegistryRefused as error:
+        digests = engine.image(name).repo_digests if engine.exists(name) else ()
+        if not digests:
+            raise
+        progress(f"base: {error.reason}; using the copy that was pulled before")
+        return Base(reference=digests[0], name=name, digest=digests[0].partition("@")[2])
+
+
+def _pulled_now(engine: Engine, name: str, progress: Progress) -> Base:
     try:
         limited = _answer_within(engine, REGISTRY_SECONDS)
         with progress.step(f"base: look up {name} in the registry"), limited, credentials.readable():
             digest = str(engine.client.images.get_registry_data(name).id)
     except (*SDK_ERRORS, RegistryRefused) as error:
-        if local := _pulled_before(engine, name):
-            progress(f"base: no registry answers for {name}; using the copy that was pulled before")
-            return local
         why = getattr(error, "explanation", "") or getattr(error, "reason", "") or cause(error)
         raise RegistryRefused(
             f"no registry provides {name} ({why})",
@@ -172,13 +180,6 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
         _pull(engine, reference, progress)
     engine.tag(reference, name)  # a pull by digest gives no name, and no registry may answer the next time
     return Base(reference=reference, name=name, digest=digest)
-
-
-def _pulled_before(engine: Engine, name: str) -> Base | None:
-    if not engine.exists(name):
-        return None
-    digests = engine.image(name).repo_digests
-    return Base(reference=name, name=name, digest=digests[0].partition("@")[2]) if digests else None
 
 
 def _pull(engine: Engine, reference: str, progress: Progress) -> None:
@@ -205,11 +206,13 @@ def by_name(engine: Engine, name: str, progress: Progress, *, follow: bool = Fal
 def _digest_of(engine: Engine, name: str) -> str:
     """Return the digest of the engine's image in the repository that its name names, or ""."""
     pairs = (known.partition("@") for known in engine.image(name).repo_digests)
-    return next((digest for known, _, digest in pairs if known == _repository(name)), "")
+    # The engine leaves out what all names on Docker Hub have.
+    own = _repository(name).removeprefix("docker.io/").removeprefix("library/")
+    return next((digest for known, _, digest in pairs if known == own), "")
 
 
 def _repository(name: str) -> str:
-    return name.partition("@")[0] if "@" in name else split_tag(name)[0]
+    return split_tag(name.partition("@")[0])[0]
 
 
 def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None) -> Base:

@@ -167,8 +167,7 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
 
 def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:
     """Return what the compile may take of the machine, and report how it will run."""
-    remote = run.remote
-    executor = remote is not None and bool(remote.executor)
+    executor = bool(run.remote and run.remote.executor)
     limits = cgroup_limits() if builder.local else NO_LIMITS
     share = machine_share(cpus=builder.cpus, memory=builder.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")
@@ -178,8 +177,8 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
         flags = ()
     if flags:
         progress("bazel compiles host tools and target once: this machine runs what it compiles")
-    if remote:
-        progress(f"remote {remote.name}")
+    if run.remote:
+        progress(f"remote {run.remote.name}")
     return replace(share, flags=flags)
 
 

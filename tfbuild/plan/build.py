@@ -122,6 +122,11 @@ class Build:
         return targets.get(self.target).onednn
 
     @property
+    def cuda_by_pip(self) -> bool:
+        """Whether pip installs CUDA with a wheel that is not the official one; up to 2.17 its base has it."""
+        return targets.get(self.target).cuda and not releases.cuda_from_base(self.release, self.target)
+
+    @property
     def environment(self) -> dict[str, str]:
         """The variables that tune TensorFlow."""
         names = (self.threading, "") if self.onednn else ()

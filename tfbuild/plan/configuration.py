@@ -142,8 +142,8 @@ def toolchain(build: Build) -> Toolchain:
     """Return what compiles the wheel of a build from source."""
     release, bazel, compiler, arch = build.release, build.bazel, build.compiler, PLATFORMS[build.platform]
     rows, from_base = toolchains.table(), releases.cuda_from_base(release, build.target)
-    base = toolchains.find_base(build.base_image)
-    suite = toolchains.llvm_suite(base.distribution, compiler) if base else ""
+    debian = toolchains.debian_of(build.base_image)
+    suite = toolchains.llvm_suite(debian.name, compiler) if debian else ""
     return Toolchain(
         packages=packages(compiler, *(tool.name for tool in releases.rows(table().host_tool, release))),
         system_packages=tuple(sorted({name for row in build.system_libs for name in row.packages})),

@@ -392,5 +392,6 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
             path=file.path,
             sha256=sha256,
         ),
+        notes=(NO_CUDA,) if request.base in BASES and releases.cuda_from_base(release, target) else (),
         **_image(request, rules.base_for_wheel(python) if request.base in BASES else None, sha256[:8]),
     )

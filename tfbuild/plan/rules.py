@@ -248,7 +248,8 @@ def choose_builder(
     supported = releases.pythons(release)
     if request.base not in BASES:
         compiler = compiler or _likely(release, request.base, failures)
-        return choose_python(request, release, supported), compiler, None, ()
+        notes = _about_llvm(toolchains.debian_of(request.base), compiler)
+        return choose_python(request, release, supported), compiler, None, tuple(notes)
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
     return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", failures=failures)
 
@@ -325,12 +326,12 @@ def first_base(
     for base, name in able:
         failure = next((row for row in failures(name, base.debian) if row.expected), None)
         if failure is None:
-            notes = (*passed.values(), *_about_compiler(release, name), *_about_llvm(base, name))
+            notes = (*passed.values(), *_about_compiler(release, name), *_about_llvm(base.debian, name))
             return base.python, name, base, notes
         note = f"{name} on {base.image} is passed over ({failure.id}): {failure.symptom}"
         passed.setdefault(failure.id, note)
     base, name = able[0]
-    return base.python, name, base, tuple(_about_llvm(base, name))
+    return base.python, name, base, tuple(_about_llvm(base.debian, name))
 
 
 def _bases_with(python: str, compiler: str, bootstrap: bool) -> list[BaseImage]:
@@ -380,6 +381,6 @@ def _about_compiler(release: str, compiler: str) -> Iterator[str]:
         yield f"{how}: {row.source}{patched}"
 
 
-def _about_llvm(base: BaseImage, compiler: str) -> Iterator[str]:
-    if suite := toolchains.llvm_suite(base.distribution, compiler):
-        yield f"{compiler} comes from {toolchains.table().llvm.url} ({suite}): {base.distribution} does not have it"
+def _about_llvm(debian: Distribution | None, compiler: str) -> Iterator[str]:
+    if debian and (suite := toolchains.llvm_suite(debian.name, compiler)):
+        yield f"{compiler} comes from {toolchains.table().llvm.url} ({suite}): {debian.name} does not have it"
