@@ -178,8 +178,8 @@ def test_a_full_disk_has_its_own_error(line: str) -> None:
 def test_proxies_are_passed_by_name_only(monkeypatch: pytest.MonkeyPatch) -> None:
     environ = {"HTTPS_PROXY": "http://user:secret@proxy", "no_proxy": "localhost", "HTTP_PROXY": "", "PATH": "/bin"}
     monkeypatch.setattr(os, "environ", environ)
-    options = build._options(build.BuildSettings(log=Path("log"), progress=Progress(io.StringIO())))
-    assert options == ["--progress=plain", "--build-arg=HTTPS_PROXY", "--build-arg=no_proxy"]
+    options = build._options(build.BuildSettings(log=Path("log"), progress=Progress(io.StringIO()), tag="x"))
+    assert options == ["--tag=x", "--progress=plain", "--build-arg=HTTPS_PROXY", "--build-arg=no_proxy"]
 
 
 def test_a_secret_s_path_may_hold_commas_and_quotes() -> None:
