@@ -9,7 +9,7 @@
 # TFBUILD_REGISTRY            where to publish; empty: build and verify only
 # TFBUILD_TIME_LIMIT          when to stop a compile cleanly (default 5h20m)
 # TFBUILD_SIGNED              the signature that published images must have (ci/state.sh)
-# TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base bootstrap --mirror URL --need-disk 40;
+# TFBUILD_BUILD_OPTIONS       further options of `invoke build`: --base NAME --mirror URL --need-disk 40;
 #                             a compile in links does not get them
 # TFBUILD_PUSH_OPTIONS        further options of `invoke push`: --sign
 # TFBUILD_CACHE               a folder that the CI keeps for the next job: a compile continues from it (ci/compile.sh)

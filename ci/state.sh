@@ -18,7 +18,12 @@ invoke=${INVOKE:-.venv/bin/invoke}
 # The options of a row are quoted for a shell.
 plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json")
 # field NAME: this text of the JSON on stdin.
-field() { sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p"; }
+field() { sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p" | head -n 1; }
+named=$(printf '%s\n' "$plan" | field id)
+if [ "$named" != "$id" ]; then
+    echo "ci/state.sh: TFBUILD_BUILD_OPTIONS, or the options in tfbuild.toml, make $named of $id: list it as a [[build]]" >&2
+    exit 2
+fi
 context=$(printf '%s\n' "$plan" | field context_digest)
 if [ -z "$context" ]; then
     echo "ci/state.sh: the context of $id has no digest" >&2

@@ -49,7 +49,7 @@ def test_a_compile_gets_the_room_of_software_that_nothing_here_uses(copy: Path) 
 def test_a_release_has_its_version_its_notes_and_what_is_attested(copy: Path) -> None:
     """And the script that pulls, which the manual fetches by this version."""
     for name in ("bin/gh", "temp/publish/bin/pypi-attestations", "temp/publish/bin/uv"):
-        program(copy.parent / name)
+        program(copy.parent / name, "touch dist/x.whl.publish.attestation" if "attest" in name else "")
     for name in ("x.whl", "x.tar.gz"):
         (copy / "dist").mkdir(exist_ok=True)
         (copy / "dist" / name).touch()
@@ -66,7 +66,8 @@ def test_a_release_has_its_version_its_notes_and_what_is_attested(copy: Path) ->
         ["gh", "release", "create", TAG, "--verify-tag", "--title", TAG, "--notes-file", str(notes), "pull.sh",
          "dist/x.tar.gz", "dist/x.whl", "secret"],
         ["pypi-attestations", "sign", "dist/x.tar.gz", "dist/x.whl"],
-        ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl"],
+        ["uv", "publish", "--trusted-publishing", "always", "dist/x.tar.gz", "dist/x.whl",
+         "dist/x.whl.publish.attestation"],
     ]  # fmt: skip
     changes.write_text(text.replace(f"## [{__version__}]", "## [0.0.9]"))
     assert f"CHANGELOG.md has no section [{__version__}]" in machine.run("release.yml", "Notes").stderr

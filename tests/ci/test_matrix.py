@@ -285,6 +285,10 @@ def test_own_machines_hold_every_row() -> None:
     rows, notes = matrix.schedule(compiled, "github", ["source=large", "source:linux/arm64=arm"])
     assert ({label for _, label in rows}, len(rows), notes) == ({"arm"}, len(compiled), [])
     assert {label for _, label in matrix.schedule(compiled, "github", ["source=large"])[0]} == {"large"}
+    ready = replace(compiled[0], wheel=replace(compiled[0].wheel, kind="file"))
+    with pytest.raises(UsageError, match="name one: --runner file:linux/arm64=LABEL"):
+        matrix.schedule([replace(ready, instruction_set=HOSTILE.instruction_set)], "github", ())
+    assert matrix.schedule([ready], "github", ["file:linux/arm64=own"])[0] == [(ready, "own")]
 
 
 @pytest.mark.parametrize("option", ["large", "source=", "mine=large", "source:linux/riscv64=large", "=large"])

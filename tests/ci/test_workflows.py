@@ -289,7 +289,9 @@ case "$*" in
 esac
 echo "$verb" >> calls
 { printf '%s|' "$@"; echo; } >> words
-if [ "$verb" = plan ]; then printf '[\n  {\n    "id": "x",\n    "context_digest": "sha256:%s"\n  }\n]\n' 0a1; fi
+if [ "$verb" = plan ]; then
+    printf '[\n  {\n    "id": "%s",\n    "context_digest": "sha256:0a1"\n  }\n]\n' "${code_id:-x}"
+fi
 if [ "$verb" = verify ]; then
     # Of another context there is no JSON.
     [ "$code_outdated" = 1 ] || printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
@@ -333,6 +335,7 @@ def test_the_indexes_of_each_release_and_target_are_computed_once(form: str, tmp
         ({"verify": 25, "push": 26}, 26, ["verify", "ask", "build", "push"]),
         ({"verify": 25, "ask": 26}, 26, ["verify", "ask"]),
         ({"plan": 12}, 12, []),
+        ({"id": 7}, 2, []),  # another build by a file of options
     ],
 )
 def test_a_row_is_built_unless_it_is_published_completely(

@@ -1,8 +1,10 @@
 """A push from an engine to a registry: what is there afterwards, in which order it comes, and what stops it before."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,12 @@ def writes(fake: type[FakeRegistry]) -> list[str]:
     return [request for request in fake.requests if request.startswith(("PUT ", "DELETE "))]
 
 
-def test_a_pushed_image_is_offered_with_its_attestations(host: Host, tmp_path: Path) -> None:
+def test_a_pushed_image_is_offered_with_its_attestations(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive = host.arrive
+    monkeypatch.setattr(host, "arrive", lambda tag: "")  # GHCR shows it some seconds late
+    monkeypatch.setattr(time, "sleep", lambda seconds: seconds and arrive(host.identifier))
     done = push(host, tmp_path)
     registry = connect(host.fake)
     ref = f"{registry.repository}:{host.identifier}"
@@ -159,6 +166,13 @@ def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path
     with pytest.raises(TfbuildError, match="cosign did not sign"):
         push(host, tmp_path, sign=signing.signer("--key k", None))
     assert not [path for path in host.fake.content if path.startswith("referrers/") or path.endswith("-mkl")]
+    # By its code, CI builds it again; unsigned as a whole, it is an error.
+    find = partial(pushing.find_published, connect(host.fake), host.identifier, signing.demand_of("--key k", None))
+    with pytest.raises(Unfinished, match="its push did not finish"):
+        find()
+    push(host, tmp_path)
+    with pytest.raises(VerificationFailed):
+        find()
     # The same command goes on with what has arrived.
     (cosign / "code").write_text("0")
     done = push(host, tmp_path, sign=signing.signer("--key k", None))

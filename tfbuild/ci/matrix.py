@@ -205,7 +205,8 @@ def _own_label(option: str) -> tuple[tuple[str, str], str]:
     """Return a label by wheel and platform ("" for any). Raises UsageError if an option cannot be parsed."""
     kind, _, label = option.partition("=")
     wheel, _, platform = kind.partition(":")
-    if wheel not in WHEELS or not label or (platform and platform not in plan.PLATFORMS):
+    # A list in a file may have the file of a wheel, too.
+    if wheel not in (*WHEELS, "file") or not label or (platform and platform not in plan.PLATFORMS):
         raise UsageError(
             f"--runner {option!r} is not WHEEL[:PLATFORM]=LABEL",
             hint="--runner source=LABEL, or --runner source:linux/arm64=LABEL",

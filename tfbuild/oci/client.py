@@ -51,8 +51,9 @@ SBOM = "application/vnd.cyclonedx+json"
 PROVENANCE = "application/vnd.in-toto+json"
 TITLE = "org.opencontainers.image.title"
 CREATED = "org.opencontainers.image.created"
-# Two pushes at once may overwrite each other's list. Each reads it again and repairs it, up to this many times.
-MOST_REPAIRS = 5
+# Two pushes at once may overwrite each other's list. Each reads it again and repairs it, after so many seconds: GHCR
+# shows a tag's new content up to some seconds late (vtmocanu/uzi issue 1102, NVIDIA/nodewright-packages PR 132).
+LATE = (0, 0, 2, 4, 8)
 
 
 class Registry:
@@ -288,7 +289,8 @@ def fallback_tag(digest: str) -> str:
 
 def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
     """Add `row` to the index under `tag`, and keep the rows of others."""
-    for _ in range(MOST_REPAIRS):
+    for seconds in LATE:
+        time.sleep(seconds)
         rows = _rows(registry.manifest(tag))
         if any(known.get("digest") == row["digest"] for known in rows):
             return

@@ -1,5 +1,6 @@
 """Push a verified image to a registry, and take one out of its indexes."""
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,9 +94,7 @@ def push(
     ref, manifest = f"{registry.repository}:{identifier}", there
     if manifest is None:
         transfer.retried(lambda: _transfer(engine, local.id, ref, progress), progress)
-        manifest = registry.manifest(identifier)
-        if manifest is None or local.id not in manifest.ids:
-            raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
+        manifest = _arrived(registry, identifier, local.id)
     if sign is not None:
         sign(f"{registry.repository}@{manifest.digest}")
     with progress.step("push: SBOM and provenance"):
@@ -111,6 +110,17 @@ def push(
         provenance=proof,
         signed=sign is not None,
     )
+
+
+def _arrived(registry: Registry, identifier: str, image_id: str) -> Manifest:
+    """Return the manifest of an image that was just pushed. Raises RegistryRefused if its tag names another one."""
+    for seconds in client.LATE:
+        time.sleep(seconds)
+        manifest = registry.manifest(identifier)
+        if manifest is not None and image_id in manifest.ids:
+            return manifest
+    ref = f"{registry.repository}:{identifier}"
+    raise RegistryRefused(f"{ref} is not the image that was pushed", hint="somebody else may be pushing it")
 
 
 def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
@@ -212,14 +222,24 @@ class PublishedImage:
 def find_published(registry: Registry, name: str, demand: Demand | None = None) -> PublishedImage:
     """Return the image that an identifier names. Its signature is demanded before anything else is believed.
 
-    Raises UnknownImage if there is none, RegistryRefused if its tag names something else.
+    Raises UnknownImage if there is none, RegistryRefused if its tag names something else, Unfinished if its push ended
+    before it was signed.
     """
     identifier = tag_of(registry, name)
     manifest = registry.manifest(identifier)
     if manifest is None:
         raise UnknownImage(f"{registry.repository} has no {identifier}", hint="invoke push publishes it")
     if demand is not None:
-        demand(f"{registry.repository}@{manifest.digest}")
+        try:
+            demand(f"{registry.repository}@{manifest.digest}")
+        except VerificationFailed as error:
+            # A push signs before it attaches anything. CI takes nothing over from an image that has neither.
+            if client.complete(registry, manifest.digest):
+                raise
+            raise Unfinished(
+                f"{identifier} has no SBOM or no provenance: its push did not finish\n{error.reason}",
+                hint="push it again",
+            ) from None
     config = registry.config(manifest) if manifest.media_type in manifests.IMAGES else {}
     image = indexes.of_config(config, manifest.digest)
     if image is None or image.id != identifier:
