@@ -12,6 +12,9 @@ set -eu
 if [ "$1" = inside ]; then
     date=$2 options=$3
     shift 3
+    [ -z "${HTTP_PROXY:-}" ] || export http_proxy="${http_proxy-$HTTP_PROXY}" # apt reads none in capitals
+    [ -z "${HTTPS_PROXY:-}" ] || export https_proxy="${https_proxy-$HTTPS_PROXY}"
+    [ -z "${NO_PROXY:-}" ] || export no_proxy="${no_proxy-$NO_PROXY}"
     if [ "${TFBUILD_SNAPSHOT:-}" != none ]; then
         archive=${TFBUILD_SNAPSHOT:-http://snapshot.debian.org/archive}
         sed -i -E "s#http://deb.debian.org/(debian[a-z-]*)/?#$archive/\1/$date#" /etc/apt/sources.list.d/* /etc/apt/sources.list 2> /dev/null || true
@@ -61,7 +64,7 @@ fi
 read -r base date < "$cache/base"
 # The container is of the row's own base already.
 options=$(printf '%s\n' "$options" | sed 's/ --base [^ ]*//')
-docker run --rm --init --network host --entrypoint sh --workdir /tfbuild \
+docker run --rm --init --network host --user 0:0 --entrypoint sh --workdir /tfbuild \
     --env http_proxy --env https_proxy --env no_proxy --env HTTP_PROXY --env HTTPS_PROXY --env NO_PROXY \
     --env TFBUILD_SNAPSHOT \
     ${SSL_CERT_FILE:+--env SSL_CERT_FILE=/ca.pem --env PIP_CERT=/ca.pem --volume "$SSL_CERT_FILE:/ca.pem:ro"} \

@@ -28,8 +28,7 @@ fi
 mirror=
 if [ -s "$top/mnt/mirror" ]; then
     mirror=$(sed -n 1p "$top/mnt/mirror")
-    host=${mirror#*://}
-    host=${host%%/*}
+    host=$(echo "$mirror" | cut -d / -f 3)
     export BAZELISK_BASE_URL="$mirror/github.com/bazelbuild/bazel/releases/download"
     export PIP_INDEX_URL="$mirror/pypi.org/simple"
     # Bazel's rules run pip with --isolated, which ignores the variables but reads this file.
@@ -64,5 +63,6 @@ download() {
     curl --fail --location --silent --show-error --retry 3 --retry-max-time 60 --connect-timeout 30 \
         --speed-limit 1 --speed-time 60 --output "$2" "$1"
 }
-http_proxy=${http_proxy-${HTTP_PROXY-}} https_proxy=${https_proxy-${HTTPS_PROXY-}} no_proxy=${no_proxy-${NO_PROXY-}}
-export http_proxy https_proxy no_proxy # apt reads none in capitals
+[ -z "${HTTP_PROXY-}" ] || export http_proxy="${http_proxy-$HTTP_PROXY}" # apt reads none in capitals
+[ -z "${HTTPS_PROXY-}" ] || export https_proxy="${https_proxy-$HTTPS_PROXY}"
+[ -z "${NO_PROXY-}" ] || export no_proxy="${no_proxy-$NO_PROXY}"

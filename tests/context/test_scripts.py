@@ -327,7 +327,11 @@ def test_any_other_key_is_refused(held: str, llvm: Path) -> None:
 
 # --- network.sh -------------------------------------------------------------------------------------------------------
 
-WATCHED = ("SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT", "APT_CONFIG", "PIP_INDEX_URL", "PIP_TRUSTED_HOST", "no_proxy")
+WATCHED = (
+    "SSL_CERT_FILE", "GIT_SSL_CAINFO", "PIP_CERT", "APT_CONFIG", "PIP_INDEX_URL", "PIP_TRUSTED_HOST",
+    # One that is set and empty would keep git from ALL_PROXY, and apt's https from http_proxy.
+    "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
 
 
 def networked(root: Path, **env: str) -> dict[str, str]:
@@ -337,8 +341,7 @@ def networked(root: Path, **env: str) -> dict[str, str]:
         env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
-    known = ("from", *WATCHED)
-    return {name: value.replace(str(root), "") for name, value in values.items() if name in known and value}
+    return {name: value.replace(str(root), "") for name, value in values.items() if name in ("from", *WATCHED)}
 
 
 def test_without_secrets_all_is_asked_for_where_it_is(tmp_path: Path) -> None:

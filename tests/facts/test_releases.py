@@ -141,8 +141,7 @@ def test_official_wheels(release: str) -> None:
     assert [*pythons] == sorted(pythons, key=Version)
     expected = "f16c" if Version(release) >= Version("2.21") else "avx"
     assert isa.instruction_set(row.features, "x86_64").name == expected
-    # The extra for GPUs of 2.14 and 2.15.0 cannot be installed: PyPI has no such TensorRT for Python 3.11.
-    for target in ("cpu", "mkl", *(["cuda"] if row.gpu or not release.startswith(("2.14.", "2.15.0")) else [])):
+    for target in ("cpu", "mkl", "cuda"):
         assert Requirement(wheel.official_requirement(release, target, "x86_64")).specifier.contains(release)
 
 

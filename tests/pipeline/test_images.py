@@ -226,7 +226,7 @@ def test_a_base_that_the_user_named_is_the_engine_s_or_pulled(
 
 MMDEBSTRAP = """#!/bin/sh
 for word; do case "$word" in *.tar) echo made > "$word";; esac; done
-printf '%s\\n' "$@" "$SOURCE_DATE_EPOCH" "$LC_ALL" "$DEBIAN_FRONTEND" > FOLDER/called
+printf '%s\\n' "$@" "$SOURCE_DATE_EPOCH" "$LC_ALL" "$DEBIAN_FRONTEND" "$http_proxy" > FOLDER/called
 exit CODE
 """
 
@@ -242,6 +242,8 @@ def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_w
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(base_image, "MERGED_USR", tmp_path)
     monkeypatch.setattr(base_image, "sources", lambda name: [f"deb http://mirror {name} main"])
+    monkeypatch.delenv("http_proxy", raising=False)
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy")
     install_mmdebstrap(tmp_path)
     engine.images.registry = None
     base, said = resolve(engine, "auto", "trixie")
@@ -252,8 +254,8 @@ def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_w
     assert [words[0], words[1]] == ["--variant=minbase", "--architectures=amd64"]
     assert "--dpkgopt=path-exclude=/usr/share/man/*" in words
     assert "--dpkgopt=path-include=/usr/share/doc/*/copyright" in words
-    assert words[-7:-5] == [f"--hook-dir={tmp_path}", "trixie"]
-    assert words[-4:] == ["deb http://mirror trixie main", "315532800", "C.UTF-8", "noninteractive"]
+    assert words[-8:-6] == [f"--hook-dir={tmp_path}", "trixie"]
+    assert words[-5:] == ["deb http://mirror trixie main", "315532800", "C.UTF-8", "noninteractive", "http://proxy"]
     assert engine.api.imported == [(b"made\n", ["LABEL io.tfbuild.base=trixie", 'CMD ["bash"]'])]
     now = datetime.now(UTC)
     ages = (timedelta(days=6, hours=23), timedelta(minutes=-5), timedelta(days=7, hours=1), timedelta(days=-400))

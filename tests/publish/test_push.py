@@ -32,6 +32,7 @@ from tfbuild.measure import records
 from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
+from tfbuild.oci.references import Repository
 from tfbuild.publish import pushing, signing
 from tfbuild.publish.pushing import Pushed
 from tfbuild.util.progress import Progress
@@ -233,6 +234,9 @@ def test_ci_learns_which_tag_it_may_write_and_what_that_is_now(host: Host, tmp_p
             pushing.access(registry, name)
     with pytest.raises(UsageError, match=f"is not in {registry.repository}\nhint: --registry ghcr.io/us/x"):
         pushing.access(registry, f"ghcr.io/us/x:{host.identifier}")
+    # Docker lists an image of docker.io/us/x so.
+    hub = Registry(Repository.parse("docker.io/us/x"))
+    assert pushing.tag_of(hub, f"us/x:{host.identifier}") == host.identifier
 
 
 def test_computing_the_indexes_of_an_image_writes_nothing_else(host: Host, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.engine import Engine, transfer
+from tfbuild.engine.build import PROXIES
 from tfbuild.engine.faults import SDK_ERRORS, translated
 from tfbuild.errors import RegistryRefused, Stale, Unsupported, UsageError
 from tfbuild.oci import credentials
@@ -281,7 +282,9 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         str(archive),
         *sources(distribution),
     ]
-    env = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    proxies = {name.lower(): os.environ[name] for name in PROXIES if name in os.environ}  # apt reads none in capitals
+    own = {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    env = {**os.environ, **proxies, **own}
     discard(log)
     last: deque[str] = deque(maxlen=10)
     if logged(command, env, log, last.append) != 0:
