@@ -116,9 +116,9 @@ echo "$target" > "$top/mnt/targets"
 # Trees have these parts of the C library's archive, also where they have no target for the whole.
 package=tensorflow/tools/lib_package parts='clib cheaders eager_cheaders clicenses'
 if [ -n "${LIBTENSORFLOW:-}" ]; then
-    # Official wheels are compiled by these rules from 2.19 on. Of several settings, Bazel takes the last one.
+    # Official wheels have these rules from 2.19 on. Bazel takes the last setting; any text, even False, means yes.
     case $(cat .bazelrc "$top/mnt/all.bazelrc" 2> /dev/null | sed -n 's/.*=USE_PYWRAP_RULES=//p' | tail -n 1) in
-        1* | T*) die 'this wheel is compiled by pywrap rules, which make no C library; releases before 2.19 have none' ;;
+        ?*) die 'this wheel is compiled by pywrap rules, which make no C library; releases before 2.19 have none' ;;
     esac
     for part in $parts; do
         echo "//$package:$part"

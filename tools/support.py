@@ -153,7 +153,7 @@ def to_markdown(combinations: Iterable[Combination]) -> str:
         span = names[0] if len(names) == 1 else f"{names[-1]} to {names[0]}"
         text += "".join(f"| {span} | {' | '.join(cell)} |\n" for cell in cells)
     reasons = "".join(f"{number}. {reason}\n" for reason, number in notes.numbers.items())
-    return f"{text}\n## Reasons\n\nR is the release.\n\n{reasons}\n{_evidence()}"
+    return text + (f"\n## Reasons\n\nR is the release.\n\n{reasons}" if reasons else "") + f"\n{_evidence()}"
 
 
 def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:

@@ -35,7 +35,7 @@ features=$(awk '
         for (i = 3; i <= NF; i++) if (list[$i] != lists) { list[$i] = lists; cores[$i]++ }
     }
     END { for (name in cores) if (cores[name] == lists) printf "%s ", name }
-' "$cpuinfo")
+' "$cpuinfo" || true)
 [ -n "$features" ] || die "no CPU features can be read from $cpuinfo" 12
 case $(uname -m) in
     x86_64) platform=linux/amd64 ;;
@@ -152,10 +152,6 @@ case $installed in
     *same*) installed=same ;; # once for each name of the folder: lib64 may be a link to lib
 esac
 
-# Slower than 10 KB/s for a minute counts as no answer.
-request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TFBUILD_STALL:-60}"
-[ "$(sha256sum < "$work/$wheel")" = "$sha256  -" ] ||
-    die "$address is not the wheel that choose.tsv describes, by its sha256: tell whoever publishes it" 24
 # pip and uv keep what has the same version, for whatever set; its dependencies are there.
 if "$python" -m pip --version > /dev/null 2>&1; then
     set -- "$python" -m pip install
@@ -166,6 +162,10 @@ elif command -v uv > /dev/null; then
 else
     die "$python has no pip, and there is no uv: install one of them" 2
 fi
+# Slower than 10 KB/s for a minute counts as no answer.
+request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TFBUILD_STALL:-60}"
+[ "$(sha256sum < "$work/$wheel")" = "$sha256  -" ] ||
+    die "$address is not the wheel that choose.tsv describes, by its sha256: tell whoever publishes it" 24
 "$@" "$work/$wheel" >&2 || die "$1 did not install $wheel" 1
 # pip itself names the packages whose requirements are not met any more.
 [ "$1" != uv ] || uv pip check --python "$python" >&2 || true

@@ -23,7 +23,7 @@ def test_an_image_has_these_labels() -> None:
         f"{oci}description": "TensorFlow 2.21.0 mkl, Python 3.11, for x86-64-v3, with TCMalloc",
         f"{oci}version": "2.21.0-mkl-py3.11-x86-64-v3",
         f"{oci}created": "2026-03-06T00:00:00Z",
-        f"{oci}revision": "a481b10260d",
+        f"{oci}revision": "a481b10260dfdf833a1b16007eead49c1d7febf3",
         f"{oci}base.name": "${BASE_NAME}",
         f"{oci}base.digest": "${BASE_DIGEST}",
         f"{ours}id": "2.21.0-mkl-py3.11-x86-64-v3",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu.machines import machines, recordings
+from tests.cpu.machines import machine, machines, recordings
 from tests.rows import each
 from tfbuild import facts, plan
 from tfbuild.cpu import isa, names
@@ -97,12 +97,14 @@ def test_a_name_of_several_cpus_is_refused_with_them(name: str, meant: list[str]
     assert [cpu for cpu in meant if cpu in names.models_beginning(name)] == meant
 
 
-def test_a_processor_of_another_platform_is_planned_for_it_and_the_plan_says_so() -> None:
+def test_a_processor_of_another_platform_is_planned_for_it_and_the_plan_says_so(tmp_path: Path) -> None:
     own = plan.choose_platform(Request())
     name, platform = ("graviton3", "linux/arm64") if own == "linux/amd64" else ("EPYC 7763", "linux/amd64")
     build = plan.select(Request(cpu=name), None)
     assert build.platform == platform
     assert build.notes[0] == f"planned for {platform}, the platform of {name}; this machine has another"
+    (tmp_path / "web1").write_text(machine("rhel9-neoverse_v2" if name == "graviton3" else "rhel7-haswell").cpuinfo())
+    assert plan.choose_platform(Request(cpu=f"{tmp_path / 'web1'},exact")) == platform
     with pytest.raises(Unsupported, match=f"unknown CPU, level or feature '{name}'"):
         plan.select(Request(cpu=name, platform=own), None)
 

@@ -170,6 +170,7 @@ def test_constraints_are_requirements_and_hermetic_builds_need_none(release: str
             assert Requirement(line).specifier
     assert bool(releases.constraints(release, "build")) == (Version(release) < Version("2.14"))
     assert ("numpy<2" in releases.constraints(release)) == (Version(release) < Version("2.18"))
+    assert ("setuptools<82" in releases.constraints(release)) == (Version(release) < Version("2.21"))
 
 
 # --- names of releases -----------------------------------------------------------------------------------------------

@@ -407,6 +407,10 @@ def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine:
         beside.write_text(json.dumps(sidecar | change))
         with pytest.raises(error):
             made.build(COMPILED)
+    beside.write_text(json.dumps(sidecar | {"plan": {**COMPILED.to_json(), "compiler": "gcc-13", "copts": []}}))
+    with pytest.raises(Stale, match=": another compiler, copts") as caught:
+        made.build(COMPILED)
+    assert caught.value.hint.startswith("--compiler gcc-13, as it was compiled; or leave out --reuse")
     beside.unlink()
     with pytest.raises(BadInput):
         made.build(COMPILED)

@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -167,6 +168,14 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     for plan_of in ({}, {"release": COMPILED.release}):
         exported.sidecar.write_text(json.dumps(sidecar | {"plan": plan_of}))
         assert made.wheel(wider, tmp_path / "again").wheel == exported.wheel, "of nobody that is known"
+    for release, replaced in (("2.15.1", True), ("2.16.1", False)):
+        cuda, mkl = (
+            plan.select(replace(wider.request, target=target, release=release, python="3.11"), None)
+            for target in ("cuda", "mkl")
+        )
+        exported.sidecar.write_text(json.dumps(sidecar | {"plan": cuda.to_json()}))
+        with pytest.raises(UsageError, match=f"the wheel of {cuda.id}") if replaced else nullcontext():
+            wheels.check_output(tmp_path / "again", mkl)
 
 
 @pytest.mark.parametrize(("run", "needed"), [({}, int(1.5 * 7.5e9) + (8 << 30)), ({"disk": 5}, 5)])

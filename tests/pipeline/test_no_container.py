@@ -98,7 +98,10 @@ def test_an_engine_in_a_file_of_options_is_for_images(
         Call(VERBS["wheel"], {"no_container": True}).run()
 
 
-def test_another_kernel_than_linux_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_kernel_than_linux_and_another_libc_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.libc_ver", lambda: ("musl", "1.2"))
+    with pytest.raises(Unsupported, match="compiles on glibc"):
+        machines.read_machine()
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname="Darwin", machine="x86_64"))
     with pytest.raises(Unsupported, match="compiles on Linux, and this is Darwin"):
         machines.read_machine()
@@ -140,6 +143,8 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     program(empty_path, "gcc-12")
     (empty_path / "gcc").symlink_to("gone")
     (empty_path / "gcc-13").symlink_to("gone")
+    program(empty_path, "ccache")
+    (empty_path / "gcc-14").symlink_to("ccache")
     (empty_path / "python3.12").write_bytes(b"damaged")
     (empty_path / "python3.12").chmod(0o755)
     machine = machines.read_machine()
@@ -243,6 +248,7 @@ def run(host: LocalBuilder, *, no_cache: bool = False, **secrets: Path) -> str:
 def test_each_step_gets_its_words_and_of_an_earlier_run_bazel_s_own_files_stay(host: LocalBuilder) -> None:
     made = [
         "usr/local/bin/bazel", "opt/build", "opt/overrides", "src/y", "mnt/y", "etc/y", "home/y", "bin/y", "wheel/y",
+        "tmp/y",
     ]  # fmt: skip
     left, kept = [host.root / name for name in made], [host.root / name for name in ("var/tmp/y", "cache/y")]
     for path in (*left, *kept):

@@ -58,7 +58,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({**OFFICIAL, "target": "cuda", "release": "2.21.0"}, {"cuda": "12.5.1", "cudnn": "9.3.0"}),
     ({**OFFICIAL, **ARM_82, "cpu": "", "release": "2.18.0"}, {
         "instruction_set.name": "armv8-a", "wheel.requirement": "tensorflow==2.18.0",
-        "as_released": ("2024-10-25", "6550e4bd802"),
+        "as_released": ("2024-10-25", "6550e4bd80223cdb8be6c3afd1f81e86a4d433c3"),
     }),
     ({**OFFICIAL, "base": "ours:1"}, {
         "base_image": "ours:1", "base_distribution": "",
@@ -74,9 +74,9 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     }),
     ({**V3, "threading": "openmp"}, {"configs": ("mkl",), "id": "2.15.1-mkl-py3.11-x86-64-v3-openmp"}),
     ({**V3, "release": "2.15.1"}, {
-        "id": "2.15.1-mkl-py3.11-x86-64-v3",
-        "+notes": "the commit of v2.15.1 is not known, so the tag is not checked",
+        "id": "2.15.1-mkl-py3.11-x86-64-v3", "source.commit": "63f5a65c7cd7b6241bede8d2e0082058566ea364",
     }),
+    ({**V3, "release": "2.18.1"}, {"+notes": "the commit of v2.18.1 is not known, so the tag is not checked"}),
     ({**V3, "release": "2.13.1"}, {
         "source.kind": "git", "source.tag": "v2.13.1", "source.commit": "f841394b1b714c5cc5366536411cf146c8c570df",
         "as_released": ("2023-09-26", "f841394b1b714c5cc5366536411cf146c8c570df"),
@@ -225,6 +225,7 @@ REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"release": NEWEST, "python": "3.14", **OFFICIAL}, 12, "--wheel official takes"),
     ({"release": "2.99.0rc0", "python": "3.99", **OFFICIAL}, 12, "--python 3.14"),
     ({"cpu": "westmere", **OFFICIAL}, 12, "leave out --wheel official, keep --cpu westmere"),
+    ({"host": replace(HOST, features=()), "cpuinfo": "old.txt", **OFFICIAL}, 12, "keep --cpuinfo old.txt"),
     ({"threading": "tbb", "release": "2.20.0"}, 2, "openmp"),
     ({"threading": "openmp", "release": "2.16.1"}, 12, "threadpool"),
     ({"platform": "linux/arm64"}, 12, "--platform linux/amd64"),  # the host is another

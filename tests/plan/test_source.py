@@ -167,16 +167,6 @@ def test_every_release_knows_what_its_builder_installs() -> None:
         assert ("numpy" in names) == (not releases.rows(table().hermetic_python, row.version))
 
 
-def test_a_bazel_that_may_not_be_the_releases_own_is_doubted_unless_it_is_named() -> None:
-    def doubts(**options: Any) -> list[str]:
-        return [note for note in chosen(release="2.21.0", **options).notes if "the release's own" in note]
-
-    assert [note.partition(": tensorflow issues")[0] for note in doubts()] == [
-        "not certain: whether Bazel 7.4.1 is the release's own"
-    ]
-    assert doubts(bazel="7.7.0") == []
-
-
 # --- a wheel of one's own ---------------------------------------------------------------------------------------------
 
 NAME = "tensorflow_cpu-2.14.0-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"

@@ -136,6 +136,14 @@ def test_a_redirection_to_an_address_without_tls_is_not_followed(tmp_path: Path)
     assert proxy.requested == []
 
 
+@each("script, address", [(SCRIPT, "https://wheels.example"), (SCRIPT.parents[2] / "pull.sh", "ghcr.io/us/x")])
+def test_a_system_without_proc_cpuinfo_is_refused(script: Path, address: str, tmp_path: Path) -> None:
+    """As macOS is, by pull.sh too."""
+    env = {"PATH": os.environ["PATH"], "TFBUILD_CPUINFO": str(tmp_path / "cpuinfo")}
+    done = subprocess.run(["dash", script, address], capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, "no CPU features can be read" in done.stderr) == (12, True), done.stderr
+
+
 @each(
     "address",
     ["http://wheels.example", "wheels.example", "http://127.0.0.1.wheels.example", "https://x:word@wheels.example"],

@@ -276,6 +276,7 @@ def test_an_index_is_made_anew_from_its_pool(public: Path, tmp_path: Path) -> No
     (gone,) = (row["file"] for row in rows if row["instruction_set"] == "x86-64-v4")
     shutil.rmtree((public / gone).parent)
     assert "x86-64-v4/simple" not in invoke("index", public, cwd=tmp_path).stdout
+    assert "--name is for" in invoke("index", public, "--name", "tensorflow", cwd=tmp_path, code=2).stderr
     assert Links(public / "x86-64-v4/simple/tensorflow-cpu/index.html").rows == []
 
 

@@ -105,12 +105,14 @@ def test_an_image_of_somebody_else_is_inspected_by_what_pip_installed(metadata: 
 
 
 def environment(folder: Path, version: str) -> Path:
-    """Make a virtual environment of this Python, with these libraries as those of tensorflow-cpu."""
+    """Make a virtual environment of this Python, with these libraries as those of tensorflow-cpu ("2.20.0 file")."""
+    version, _, file = version.partition(" ")
     venv.create(folder, symlinks=True)
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     metadata = site / f"tensorflow_cpu-{version}.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").touch()
+    for name in ("METADATA", *(["direct_url.json"] if file else [])):
+        (metadata / name).touch()
     (metadata / "RECORD").write_text(f"tensorflow/{FRAMEWORK},,\n")
     (site / "tensorflow").mkdir()
     for path, content in FILES.items():
@@ -120,20 +122,24 @@ def environment(folder: Path, version: str) -> Path:
 
 
 # Its code is compiled for F16C, which 2.20.0's official wheel is not.
-@pytest.mark.parametrize(("version", "code"), [("2.21.0", "pass"), ("2.21.0+own", "pass"), ("2.20.0", "fail")])
+@pytest.mark.parametrize(
+    ("version", "code"), [("2.21.0", "pass"), ("2.21.0+own", "pass"), ("2.20.0 file", "pass"), ("2.20.0", "fail")]
+)
 def test_an_installed_wheel_is_verified_as_its_image_would_be(version: str, code: str, tmp_path: Path) -> None:
     reports = tmp_path / "reports"
     report = session.verify_installed(str(environment(tmp_path / "venv", version)), Progress(io.StringIO()), reports)
     statuses = {check.name: check.status for check in report.checks}
     # There is no Python code of TensorFlow in it.
     assert statuses == {"import": "fail", "isa": "pass", "code": code, "onednn": "skip", "numerics": "skip"}
-    assert report.plan.release == version.partition("+")[0]
+    assert report.plan.release == version[:6]
     assert [path.name for path in sorted(reports.glob("*.json"))] == [f"{report.id}-failed.json"]
     assert report.id.endswith("-installed"), "an image's own report stays"
 
 
-def test_an_installed_wheel_that_is_compiled_for_gpus_is_that_of_target_cuda(tmp_path: Path) -> None:
-    folder = environment(tmp_path, "2.21.0")
+# Of 2.14.1, the wheel with CUDA has no extra of its own.
+@pytest.mark.parametrize("version", ["2.21.0", "2.14.1"])
+def test_an_installed_wheel_that_is_compiled_for_gpus_is_that_of_target_cuda(version: str, tmp_path: Path) -> None:
+    folder = environment(tmp_path, version)
     (about,) = (path / "python/platform" for path in folder.glob("lib/*/site-packages/tensorflow"))
     about.mkdir(parents=True)
     (about / "build_info.py").write_text("OrderedDict([('cudnn_version', '9'), ('is_cuda_build', True)])\n")

@@ -96,7 +96,7 @@ def run(host: str, engine: Engine, folder: Path, site: Site) -> Run:
 
 
 # The double has no pywrap rules, which the release's wheel is compiled by.
-LIBRARY = ("--libtensorflow", "--bazel-flag=--repo_env=USE_PYWRAP_RULES=False")
+LIBRARY = ("--libtensorflow", "--bazel-flag=--repo_env=USE_PYWRAP_RULES=")
 
 
 def compiling(folder: Path) -> bool:

@@ -398,7 +398,8 @@ def _start(engine: Runner, ref: str, image: str, *, gpus: bool) -> tuple[Environ
         why = outcome.broken or outcome.ended.why or "it exited without output"
         raise UnknownImage(
             f"{ref} cannot import TensorFlow: {why}",
-            hint="its `python` must be the one with TensorFlow; for tfbuild's images, invoke verify IMAGE says more",
+            hint="its `python` must be the one with TensorFlow, and 3.10 or newer; for tfbuild's images, invoke verify "
+            "IMAGE says more",
         )
     return environment, tensorflow
 

@@ -131,7 +131,7 @@ def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:
     {
         "wheels": ("", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
         "url": ("", "the address at which FOLDER will be served, for printed addresses and its page", "URL"),
-        "name": ("", "rename all wheels, such as to tensorflow, for packages that require that name"),
+        "name": ("", "rename the added wheels, such as to tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
         "yank": ([], "add no wheel, but yank these; with an empty REASON, offer them again", "SET/WHEEL=REASON"),
         "variants": (False, "experimental: also make an index from which uv with wheel-variants takes its CPU's wheel"),
@@ -154,11 +154,12 @@ def index(
         raise UsageError(f"--yank {unclear} has no reason", hint=hint)
     yanks = {pattern: printable(reason.strip()) for pattern, _, reason in (text.partition("=") for text in yank)}
     name, local, variants = options["name"], options["local_version"], options["variants"]
-    adding = {"--wheels": wheels, "--name": name, "--local-version": local}
-    if yanks and (unused := next((option for option, value in adding.items() if value), None)):
-        raise UsageError(f"{unused} is for added wheels, and --yank adds none", hint=f"leave out {unused}")
     # Without wheels, an index that is there is made anew from its pool.
     again = not wheels and not any(Path("dist").glob("*.whl")) and Path(folder, wheel_rows.CHOICES_FILE).is_file()
+    adding = {"--wheels": wheels, "--name": name, "--local-version": local}
+    if (yanks or again) and (unused := next((option for option, value in adding.items() if value), None)):
+        why = "--yank adds none" if yanks else "there are none in dist"
+        raise UsageError(f"{unused} is for added wheels, and {why}", hint=f"leave out {unused}")
     files = [] if yanks or again else wheel_index.of_folder(Path(wheels or "dist"))
     signer = signing.file_signer(sign_options) if sign or sign_options else None
     more = {"project": name, "local": local, "url": url, "sign": signer, "yanks": yanks, "variants": variants}

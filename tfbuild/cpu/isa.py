@@ -172,9 +172,14 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
         return instruction_set((name for name in held if not facts.closure([name]) & without), arch)
     except Unsupported:
         path = text.removesuffix(f",{EXACT}")
-        if means_host(text) or not (path == STDIN or os.sep in path or os.path.isfile(path)):
+        if means_host(text) or not is_recording(path):
             raise
     return of_cpu(same_architecture(detect(Path(path)), arch, path), exact=exact)
+
+
+def is_recording(text: str) -> bool:
+    """Whether a value of --cpu that names no CPU is a file, or stdin."""
+    return text == STDIN or os.sep in text or os.path.isfile(text)
 
 
 def _subtracted(word: str, arch: str) -> str:

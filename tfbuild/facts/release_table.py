@@ -113,7 +113,6 @@ class Python(Sourced, frozen=True, kw_only=True):
 
 class Bazel(Sourced, frozen=True, kw_only=True):
     version: str
-    doubt: str = ""
 
 
 class ReleaseCompiler(Sourced, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tarfile
@@ -9,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 
 from tfbuild.context import labels
@@ -143,16 +145,6 @@ def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-@contextmanager
-def _answer_within(engine: Engine, seconds: float) -> Iterator[None]:
-    """Limit the time of an answer; the engine itself waits much longer for a registry."""
-    before, engine.client.api.timeout = engine.client.api.timeout, seconds
-    try:
-        yield
-    finally:
-        engine.client.api.timeout = before
-
-
 def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
     """Pull `name` by its digest in the registry; where that fails, use a local copy that was pulled before."""
     try:
@@ -166,9 +158,10 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
 
 
 def _pulled_now(engine: Engine, name: str, progress: Progress) -> Base:
+    # The engine itself waits much longer for a registry.
+    before, engine.client.api.timeout = engine.client.api.timeout, REGISTRY_SECONDS
     try:
-        limited = _answer_within(engine, REGISTRY_SECONDS)
-        with progress.step(f"base: look up {name} in the registry"), limited, credentials.readable():
+        with progress.step(f"base: look up {name} in the registry"), credentials.readable():
             digest = str(engine.client.images.get_registry_data(name).id)
     except (*SDK_ERRORS, RegistryRefused) as error:
         why = getattr(error, "explanation", "") or getattr(error, "reason", "") or cause(error)
@@ -176,6 +169,8 @@ def _pulled_now(engine: Engine, name: str, progress: Progress) -> Base:
             f"no registry provides {name} ({why})",
             hint="--base bootstrap makes the same Debian release from its packages; --base NAME takes any image",
         ) from error
+    finally:
+        engine.client.api.timeout = before
     reference = f"{split_tag(name)[0]}@{digest}"
     if not engine.exists(reference):
         _pull(engine, reference, progress)
@@ -219,22 +214,21 @@ def _repository(name: str) -> str:
 def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Path, ca_cert: Path | None = None) -> Base:
     """Make Debian `distribution` as the image tfbuild-base:<distribution> with mmdebstrap; reuse it for seven days."""
     name = f"{REPOSITORY}:{distribution}"
-    if not _fresh(engine, name, distribution):
-        if shutil.which("mmdebstrap") is None:
-            raise UsageError(
-                "mmdebstrap, which makes a base image from packages, is not installed",
-                hint="apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image",
-            )
-        place = log.with_name("base")
-        with files.locked(place, lambda: progress(f"another run makes a base in {place}; waiting for it")):
-            if not _fresh(engine, name, distribution):  # what another run made meanwhile
-                _make(engine, name, distribution, progress=progress, place=place, log=log, ca_cert=ca_cert)
+    place = log.with_name("base")
+    with files.locked(place, lambda: progress(f"another run makes a base in {place}; waiting for it")):
+        if not _fresh(engine, name, distribution):
+            _make(engine, name, distribution, progress=progress, place=place, log=log, ca_cert=ca_cert)
     return Base(reference=name, name=name, digest=engine.image(name).layers[0])
 
 
 def _make(
     engine: Engine, name: str, distribution: str, *, progress: Progress, place: Path, log: Path, ca_cert: Path | None
 ) -> None:
+    if shutil.which("mmdebstrap") is None:
+        raise UsageError(
+            "mmdebstrap, which makes a base image from packages, is not installed",
+            hint="apt-get install mmdebstrap debian-archive-keyring (Debian, Ubuntu); or --base NAME with an image",
+        )
     for left in place.glob("tfbuild-*"):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     with files.temporary_folder(parent=place) as folder:
@@ -282,9 +276,8 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         str(archive),
         *sources(distribution),
     ]
-    proxies = {name.lower(): os.environ[name] for name in PROXIES if name in os.environ}  # apt reads none in capitals
-    own = {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
-    env = {**os.environ, **proxies, **own}
+    env = os.environ | {"SOURCE_DATE_EPOCH": str(EPOCH), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    env |= {name.lower(): os.environ[name] for name in PROXIES if name in os.environ}  # apt reads none in capitals
     discard(log)
     last: deque[str] = deque(maxlen=10)
     if logged(command, env, log, last.append) != 0:
@@ -296,10 +289,8 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
     """Return hooks that configure the CA for mmdebstrap's apt, which runs outside the new system, then remove it."""
     if ca_cert is None:
         return []
-    quoted = str(ca_cert.resolve()).replace("'", "'\\''")
-    write = (
-        f"""mkdir -p "$1/etc/apt/apt.conf.d"; printf 'Acquire::https::CAInfo "%s";\\n' '{quoted}' > "$1{CA_OPTION}" """
-    )
+    file = shlex.quote(str(ca_cert.resolve()))
+    write = f"""mkdir -p "$1/etc/apt/apt.conf.d"; printf 'Acquire::https::CAInfo "%s";\\n' {file} > "$1{CA_OPTION}" """
     return [f"--setup-hook={write}", f'--customize-hook=rm "$1{CA_OPTION}"']
 
 
@@ -333,6 +324,5 @@ def _deb822(text: str) -> Iterator[tuple[str, str, str, str]]:
         # Continuation lines (of a key inside Signed-By) have no name and are dropped.
         fields = {name.strip().lower(): value.strip() for name, _, value in lines if not name.startswith((" ", "\t"))}
         if fields.get("enabled", "yes") != "no" and "deb" in fields.get("types", "").split():
-            for uri in fields.get("uris", "").split():
-                for suite in fields.get("suites", "").split():
-                    yield fields.get("signed-by", ""), uri, suite, fields.get("components", "")
+            for uri, suite in product(fields.get("uris", "").split(), fields.get("suites", "").split()):
+                yield fields.get("signed-by", ""), uri, suite, fields.get("components", "")

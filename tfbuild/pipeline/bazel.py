@@ -34,10 +34,11 @@ PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
 NOT_RUN_HERE = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
 KIND = re.compile(r"(\d[\d,]*) ([a-z][a-z -]*[a-z])")
 # How many actions end in a minute differs a hundredfold: many come from a cache, and oneDNN's kernels are slow. The
-# median of the last twenty minutes is nearest. Two runs of 2.14.1's compile went on from their cache, hours from its
-# end: after 16 minutes the mean gave them 24 and 2 minutes, the median 3.7 hours and 35 minutes.
+# median of the last twenty minutes is nearest, or that of the last five where a cache answered until then: the lower
+# one. A run of 2.22-dev's compile took 17 minutes for what its cache had; two minutes later one said 25 minutes to the
+# end, and the other 3 h 15 min; an hour later it was 6 h 46 min.
 MINUTE = 60.0
-WINDOW_MINUTES = 20
+WINDOW_MINUTES, LATEST_MINUTES = 20, 5
 # A build begins with its short actions: 2.14.1's compile, of many hours, had "57 minutes left" after ten.
 LEAST_MINUTES = 15
 
@@ -102,7 +103,7 @@ class BazelWatch:
     def _left(self, done: int, total: int) -> float:
         """Return the seconds left at the usual rate, 0 where it is not known yet. The total still grows early on."""
         rates = [(last - first) / (end - begin) for (begin, first), (end, last) in pairwise(self._counts)]
-        usual = median(rates) if len(rates) >= LEAST_MINUTES else 0.0
+        usual = min(median(rates), median(rates[-LATEST_MINUTES:])) if len(rates) >= LEAST_MINUTES else 0.0
         return (total - done) / usual if usual else 0.0
 
 

@@ -133,7 +133,7 @@ class LocalBuilder:
     def _lay_out(self, context: Path, settings: BuildSettings) -> None:
         """Write what a builder's steps mount, and the folders that they expect; of earlier runs, Bazel's files stay."""
         mnt = self.root / "mnt"
-        for name in ("mnt", "etc", "home", "bin", "usr", "opt", "src", "wheel"):
+        for name in ("mnt", "etc", "home", "bin", "usr", "opt", "src", "tmp", "wheel"):
             self._discard(name)
         if settings.no_cache:
             self._discard("var")

@@ -1,6 +1,7 @@
 """This machine as the place of a compile without a container: what it has, and what the planned compile lacks on it."""
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -67,10 +68,13 @@ def interpreter(python: str) -> Interpreter | None:
 
 
 def read_machine() -> HostSystem:
-    """Return what this machine has for a compile. Raises Unsupported if it is no Linux."""
+    """Return what this machine has for a compile. Raises Unsupported if it is no Linux with glibc."""
     system = daemon.this_system()
     if os.uname().sysname != "Linux":
         raise Unsupported(f"--no-container compiles on Linux, and this is {os.uname().sysname}", hint=INSTEAD)
+    libc, glibc = platform.libc_ver()
+    if libc != "glibc":
+        raise Unsupported("--no-container compiles on glibc, which this system does not have", hint=INSTEAD)
     compilers: dict[str, str] = {}
     pythons: dict[str, Interpreter | None] = {}
     for folder in os.get_exec_path():
@@ -78,7 +82,8 @@ def read_machine() -> HostSystem:
             # Backwards: gcc-12 before gcc, which may be the same.
             for match in filter(None, map(PROGRAM.fullmatch, sorted(os.listdir(folder))[::-1])):
                 path = f"{folder}/{match[0]}"
-                if not os.access(path, os.X_OK):
+                # Not ccache's links, first on Fedora's PATH: Bazel's sandbox lets it write nowhere (bazel issue 12124).
+                if not os.access(path, os.X_OK) or os.path.realpath(path).endswith("/ccache"):
                     continue
                 if match["compiler"]:
                     major = match["version"] or printed([path, "-dumpversion"]).partition(".")[0]
@@ -88,7 +93,7 @@ def read_machine() -> HostSystem:
     return HostSystem(
         system=system.get("PRETTY_NAME") or "Linux",
         distribution=system.get("VERSION_CODENAME", ""),
-        glibc=(os.confstr("CS_GNU_LIBC_VERSION") or "").removeprefix("glibc "),
+        glibc=glibc,
         compilers=compilers,
         pythons={version: row for version, row in pythons.items() if row},
         apt=daemon.has_apt(system) and shutil.which("dpkg-query") is not None,

@@ -114,9 +114,8 @@ class Maker:
     def _proven(self, build: Build, image: str) -> Result | None:
         """Return the result of an earlier run that verified this very image; --reverify verifies it again."""
         stored = reporting.stored(self.run.reports, build.id)
-        if image != image_name(build) or self.run.reverify or stored is None or not stored.passed:
-            return None
-        if stored.image.id != self.engine.image(image).id:
+        same = stored is not None and stored.passed and stored.image.id == self.engine.image(image).id
+        if image != image_name(build) or self.run.reverify or not same:
             return None
         self.progress(f"{image} is built and verified; nothing changed since (--reverify verifies it again)")
         return Result(image=image, report=stored)

@@ -55,10 +55,8 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     Raises UsageError, BadMirror, EngineMissing.
     """
     refuse_invalid(request)
-    engine = connection.choose(request.engine)
     mirror = request.mirror
     is_url = mirror.startswith(("http://", "https://"))
-    jobs = positive("jobs", request.jobs) if request.jobs else 0
     disk = positive("need-disk", request.need_disk) * 10**9 if request.need_disk.strip("0") else 0
     if request.network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
@@ -67,14 +65,14 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")
     bundle = None if is_url else _bundle(mirror, request.network)
     return Run(
-        engine=engine,
+        engine=connection.choose(request.engine),
         base=base,
         mirror=mirror.rstrip("/") if is_url else "",
         bundle=bundle,
         network="none" if bundle else request.network,
         ca=ca,
         remote=remotes.named_remote(request),
-        jobs=jobs,
+        jobs=positive("jobs", request.jobs) if request.jobs else 0,
         seconds=limit_seconds(request.time_limit),
         disk=disk if request.need_disk else None,
         no_cache=request.no_cache,

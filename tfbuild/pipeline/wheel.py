@@ -125,10 +125,12 @@ def check_output(output: Path, build: Build) -> None:
     check_writable(output)
     own = build.to_json()
     for file in sorted(output.glob("*.whl")):
-        with suppress(OSError, ValueError, KeyError):  # it has no sidecar, a damaged one, or somebody else's
+        with suppress(OSError, ValueError, KeyError, TypeError):  # no sidecar, a damaged one, a stranger's
             its = decode(read_regular(file.with_name(f"{file.name}.json")), CompiledWheel).plan
             same = all(its[name] == own[name] for name in ("release", "python", "platform"))
-            if same and its["id"] != build.id and (its["target"] == "cuda") == (build.target == "cuda"):
+            # Up to 2.15 no flag names it: with CUDA it has the same name as without.
+            names = {flag for flag in (*its["bazel_flags"], *build.bazel_flags) if "WHEEL_NAME=" in flag}
+            if same and its["id"] != build.id and len(names) < 2:
                 raise UsageError(
                     f"{file} is the wheel of {its['id']}, and would be replaced",
                     hint="--output with another folder, or move it away",
@@ -148,11 +150,13 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
     if sha256 != sidecar.sha256 or set(sidecar.records) != set(RECORDS):
         raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED_HINT)
     own, its = named(json.loads(json.dumps(build.to_json()))), named(sidecar.plan)
-    differs = [name for name in own.keys() - PLACE_FIELDS if its.get(name) != own[name]]
+    differs = sorted(name for name in own.keys() - PLACE_FIELDS if its.get(name) != own[name])
     if differs or sidecar.tfbuild != __version__:
+        # Without a container, the machine chose them of what it has.
+        chosen = "".join(f"--{name} {its.get(name)}, " for name in ("compiler", "python") if name in differs)
         raise Stale(
-            f"{wheel} was not compiled by the plan of {build.id}: options, facts or tfbuild differ",
-            hint="leave out --reuse to compile it here",
+            f"{wheel} was not compiled by the plan of {build.id}: another {', '.join(differs) or 'tfbuild'}",
+            hint=f"{chosen and f'{chosen}as it was compiled; or '}leave out --reuse to compile it here",
         )
     return sidecar
 

@@ -156,9 +156,7 @@ def _compile(
 
     debian = debian if machine else base.debian if base else toolchains.debian_of(request.base)
     features = flags.instruction_set.features
-    expected = failures.left_out(
-        likely(compiler=compiler, debian=debian, features=features, cudnn=cudnn), request.without_fix
-    )
+    expected = failures.left_out(likely(compiler=compiler, debian=debian, features=features), request.without_fix)
     fixes = tuple(row for row in expected if row.fixed)
 
     if releases.cuda_from_base(release, target):
@@ -283,10 +281,7 @@ def _fingerprint(request: Request, **replaced: str | tuple[str, ...]) -> tuple[s
 
 
 def _about_bazel(build: Build, own: str) -> Iterator[str]:
-    """Yield a note on a Bazel that is not the release's own, or may not be."""
-    fact = releases.row(release_table.table().bazel, build.release)
-    if not build.request.bazel and own == build.bazel and fact.doubt:
-        yield f"{NOT_CERTAIN}whether Bazel {own} is the release's own: {fact.doubt}"
+    """Yield a note on a Bazel that is not the release's own."""
     if build.request.bazel and own not in ("", build.bazel):
         which = f"Bazel {build.bazel}" if build.own_bazel else f"there is a Bazel {build.bazel} that"
         yield f"{NOT_CERTAIN}whether {which} builds TensorFlow {build.release}, whose own is {own}"
@@ -315,9 +310,10 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     requested = requested_set(request, arch, host)
     exact = requested_set(request, arch, host, exact=True)
     if exact is not None and (lacking := sorted(set(compiled.features) - set(exact.features))):
+        named = f"--cpu {request.cpu}" if request.cpu else f"--cpuinfo {request.cpuinfo}"
         raise Unsupported(
-            f"the official wheel is compiled for {compiled.name}; {request.cpu} has no {' '.join(lacking)}",
-            hint=f"build it from source for that CPU: leave out --wheel official, keep --cpu {request.cpu}",
+            f"the official wheel is compiled for {compiled.name}; {named} has no {' '.join(lacking)}",
+            hint=f"build it from source for that CPU: leave out --wheel official, keep {named}",
         )
     gpus = cuda.capabilities(request, target, release)
     own = releases.cuda(release) if gpus else None

@@ -35,7 +35,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     workaround: str
     match: str = ""
     compiler: Literal["", "gcc", "clang"] = ""
-    when: Mapping[Literal["compiler", "libstdcxx", "glibc", "bazel", "cuda", "cudnn", "gpu"], str] = {}
+    when: Mapping[Literal["compiler", "libstdcxx", "glibc", "bazel", "cuda", "gpu"], str] = {}
     features: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     arch: Literal["", "x86_64", "aarch64"] = ""
@@ -89,13 +89,12 @@ def concerning(
     gpus: tuple[Capability, ...] = (),
     bazel: str = "",
     cuda: str = "",
-    cudnn: str = "",
     nvcc: bool = False,
 ) -> tuple[Failure, ...]:
     """Return the known failures of a build under these conditions.
 
     `debian`: the base's release, None if it is not known; `glibc`: that of a machine in a base's place, else the
-    base's. `bazel`, `cuda`, `cudnn`: "" for the release's own Bazel and what is not known. `nvcc`: whether it is named.
+    base's. `bazel`, `cuda`: "" for the release's own Bazel and what is not known. `nvcc`: whether it is named.
     """
     name, number = compilers.parse_compiler(compiler)
     versions = {
@@ -104,7 +103,6 @@ def concerning(
         "glibc": [glibc] if glibc else [debian.glibc] if debian else [],
         "bazel": [bazel or "0"],
         "cuda": [cuda or "0"],
-        "cudnn": [cudnn or "0"],
         "gpu": [gpu.figure for gpu in gpus],
     }
 

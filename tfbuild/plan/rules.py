@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import ARCHITECTURES, Cpu, compilers, isa
+from tfbuild.cpu import ARCHITECTURES, Cpu, compilers, detect, isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
@@ -94,7 +95,11 @@ def named_architecture(request: Request) -> str:
     word = isa.SEPARATOR.split(request.cpu)[0].strip()
     if request.platform or isa.means_host(request.cpu) or isa.is_known(word, own):
         return ""
-    return next((arch for arch in MACHINES if arch != own and isa.is_known(word, arch)), "")
+    known = [arch for arch in MACHINES if isa.is_known(word, arch)]
+    if not known and isa.is_recording(word):
+        with suppress(Unsupported):
+            known = [detect(Path(word)).arch]
+    return next((arch for arch in known if arch != own), "")
 
 
 def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
@@ -271,7 +276,8 @@ def choose_here(
     """Return the plan of `select` for a machine with these compilers and Pythons, without a container.
 
     Of what the user does not name and the machine lacks, it takes what is there: the nearest that is known to compile
-    the release, none that is known to fail. The plan says so. Raises what `select` raises.
+    the release, none that is known to fail. The plan says so. Where none is left, the usual compiler, which can be
+    installed, with a Python that is there. Raises what `select` raises.
     """
     usual = select(request)
     family, _, version = usual.compiler.partition("-")
@@ -283,12 +289,13 @@ def choose_here(
         compilers = [usual.compiler]
     if request.python or usual.python in pythons:
         pythons = [usual.python]
-    able = []
-    for compiler, python in product(sorted(compilers, key=distance), sorted(pythons, key=lambda name: -int(name[2:]))):
+    able, names = [], [*sorted(compilers, key=distance), usual.compiler]
+    for compiler, python in product(names, sorted(pythons, key=lambda name: -int(name[2:]))):
         with suppress(Unsupported):
             able.append(select(replace(request, compiler=compiler, python=python)))
     sound = [build for build in able if not any(note.startswith(KNOWN_TO_FAIL) for note in build.notes)]
-    best = min(sound, key=lambda build: any(note.startswith(NOT_CERTAIN) for note in build.notes), default=usual)
+    sure = [build for build in sound if not any(note.startswith(NOT_CERTAIN) for note in build.notes)]
+    best = min([*sure, *sound], key=lambda build: build.compiler not in compilers, default=usual)
     if (best.compiler, best.python) == (usual.compiler, usual.python):
         return usual
     own = f"{usual.compiler} and Python {usual.python}"

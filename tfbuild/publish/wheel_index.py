@@ -122,7 +122,8 @@ def index(
                 for item in (*ready, *made):
                     _place(folder, *item)
             for row in gone:
-                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is missing or truncated")
+                copy = f"; remove its variant too: {row.variant.file}" if row.variant else ""
+                note(f"{row.name} for {row.instruction_set} leaves the index: {row.file} is missing or truncated{copy}")
             for path, text in pages.items():
                 _replace(folder / path, text.encode())
                 # At once: until then, the list has a signature that is not its own.

@@ -35,7 +35,7 @@ def inspect_image(engine: Engine, ref: str, *, full: bool, progress: Progress) -
         planned = labelled_build(ref, inspected.labels, inspected.architecture)
     except UnknownImage:
         with progress.step("inspect: look for TensorFlow in the image"):
-            folder, version = _installed(engine, inspected.id, ref)
+            folder, _, version = _installed(engine, inspected.id, ref)
             release = releases.release_of_wheel(version)
     else:
         folder, release = site_packages(planned.python), planned.release
@@ -44,8 +44,8 @@ def inspect_image(engine: Engine, ref: str, *, full: bool, progress: Progress) -
         return inspector.of_libraries(ref, release, found, full=full, progress=progress)
 
 
-def _installed(engine: Engine, image: str, ref: str) -> tuple[str, Version]:
-    """Return the folder and the version of the TensorFlow that pip installed in an image."""
+def _installed(engine: Engine, image: str, ref: str) -> tuple[str, str, Version]:
+    """Return the folder, the project and the version of the TensorFlow that pip installed in an image."""
     try:
         paths = engine.read_files(image, lambda path: METADATA.fullmatch(path) is not None, METADATA_BYTES)
     except OSError as error:
@@ -53,8 +53,8 @@ def _installed(engine: Engine, image: str, ref: str) -> tuple[str, Version]:
     for match in filter(None, map(METADATA.fullmatch, sorted(paths))):
         folder, project, version = match.groups()
         with suppress(InvalidVersion):
-            if canonicalize_name(project) in wheel.projects():
-                return folder, Version(version)
+            if (name := canonicalize_name(project)) in wheel.projects():
+                return folder, name, Version(version)
     raise BadInput(f"{ref} has no TensorFlow that pip installed", hint="invoke inspect FILE.so reads a single library")
 
 
@@ -96,13 +96,22 @@ def beside(engine: Engine, ref: str, folder: str, main: Collection[str], scratch
 # --- an environment in place of an image ------------------------------------------------------------------------------
 
 SITE = "/site-packages/"
-ASK = "import platform, sysconfig; print(platform.python_version(), platform.machine(), sysconfig.get_path('platlib'))"
+# The folder is that of `pip install --user` too. The probes need Python 3.10.
+ASK = """
+import importlib.util, os, platform, sys, sysconfig
+sys.path[:] = filter(None, sys.path)
+found = importlib.util.find_spec("tensorflow")
+own = found and found.origin
+folder = os.path.dirname(os.path.dirname(own)) if own else sysconfig.get_path("platlib")
+sys.version_info < (3, 10) or print(platform.python_version(), platform.machine(), folder)
+"""
 
 
 class InstalledWheel(probe.Installation):
     """The TensorFlow of an environment, as the image of its official wheel that it should equal.
 
-    One with a local version ("2.21.0+v3") is somebody's own: its guard and all of its code should agree.
+    One with a local version ("2.21.0+v3"), or from a file, as `install` hands it to pip, may be somebody's own: its
+    guard and all of its code should agree.
     """
 
     def image(self, ref: str) -> Image:
@@ -110,16 +119,20 @@ class InstalledWheel(probe.Installation):
         image = super().image(ref)
         said = self.run(image.id, ["python", "-c", ASK], timeout=probe.SECONDS).stdout.strip().split(" ", 2)
         if len(said) < 3 or said[1] not in MACHINES:
-            raise UsageError(f"{ref} is no Python for {' or '.join(MACHINES)}", hint="name a virtual environment")
+            wanted = f"Python 3.10 or newer for {' or '.join(MACHINES)}"
+            raise UsageError(f"{ref} is no {wanted}", hint="name a virtual environment")
         python, machine, self._folder = said
-        folder, version = _installed(cast(Engine, self), image.id, ref)
+        folder, project, version = _installed(cast(Engine, self), image.id, ref)
         platform, minor = MACHINES[machine], python.rpartition(".")[0]
         # `tensorflow` on x86-64 is compiled for GPUs too, `tensorflow-cpu` is not.
         about = Path(folder, releases.PACKAGE, "python/platform/build_info.py")
         target = "cuda" if about.is_file() and "'is_cuda_build', True" in about.read_text() else "mkl"
-        request = Request(release=releases.release_of_wheel(version), python=minor, platform=platform, target=target)
-        build = select(replace(request, wheel="official"), None)
-        if version.local:
+        release = releases.release_of_wheel(version)
+        # There are no images for all of its Pythons, nor with CUDA for arm64.
+        build = select(Request(release=release, platform=platform, target="mkl", wheel="official"), None)
+        own_wheel = replace(build.wheel, requirement=f"{project}=={version}", sha256="")
+        build = replace(build, python=minor, target=target, wheel=own_wheel)
+        if version.local or any(Path(folder).glob(f"{project.replace('-', '_')}-*.dist-info/direct_url.json")):
             own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress())
             # The guard knows what compilers hardly write by themselves, such as AVX_VNNI.
             held = own.compiled | (own.guard.features if own.guard else frozenset[str]())
