@@ -121,8 +121,8 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 - **compiled**: the compile finished, and the image passed verification.
 - **no**: refused, for the reason with that number.
 
-The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`, unless
-`--compiler` asks for one that is elsewhere.
+The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`; another `--compiler`
+may need another Debian.
 
 """
 Cell = tuple[str, ...]

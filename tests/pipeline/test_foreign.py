@@ -112,6 +112,6 @@ def test_a_source_that_is_no_archive_is_refused_before_its_context_is_there(tmp_
     archive = tmp_path / "tensorflow.zip"
     archive.write_bytes(b"PK no tar archive")
     given: dict[str, Any] = {"source": str(archive), "source_sha256": source.digest(archive), "bazel": "7.7.1"}
-    with pytest.raises(BadInput, match=r"/tensorflow\.zip is no tar archive"):
+    with pytest.raises(BadInput, match=r"/tensorflow\.zip is not a tar archive"):
         build_context.write_context(chosen(release="2.20.0", **given), tmp_path / "context")
     assert [path.name for path in tmp_path.iterdir()] == [archive.name]

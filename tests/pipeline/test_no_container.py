@@ -100,7 +100,7 @@ def test_an_engine_in_a_file_of_options_is_for_images(
 
 def test_another_kernel_than_linux_and_another_libc_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.libc_ver", lambda: ("musl", "1.2"))
-    with pytest.raises(Unsupported, match="compiles on glibc"):
+    with pytest.raises(Unsupported, match="needs glibc"):
         machines.read_machine()
     monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(sysname="Darwin", machine="x86_64"))
     with pytest.raises(Unsupported, match="compiles on Linux, and this is Darwin"):
@@ -186,7 +186,7 @@ def test_any_linux_is_asked_for_programs_by_dnfs_names_and_told_that_it_was_not_
         packages = names.replace(",", "").replace("g++", "gcc-c++").replace("ld.lld", "lld")
         assert error.value.hint == f"sudo dnf install {packages}; --compiler or --python takes another"
     build = machines.choose(planned(machine).request, machine, lambda request: plan.select(request, None, ("", "2.41")))
-    assert build.notes[0] == "tried on Debian and Ubuntu alone, and this is Fedora Linux 42"
+    assert build.notes[0] == "tried only on Debian and Ubuntu, and this is Fedora Linux 42"
     for name in ("git", "patchelf", "ld.lld"):
         program(fedora, name)
     program(fedora, "python3.11", "echo 3.11.2 /usr/bin/python3.11")
@@ -407,7 +407,7 @@ def test_a_step_that_fails_says_why(script: str, error: type[Exception], message
 
 
 def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: LocalBuilder, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="Bazel cannot run in a path with such characters"):
+    with pytest.raises(UsageError, match="Bazel cannot run in the path"):
         dataclasses.replace(host, root=tmp_path / "a b")
     host.root.mkdir()
     with pytest.raises(DiskFull, match=rf"GB are needed on {host.root}, .* GB are free") as error:

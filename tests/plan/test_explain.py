@@ -72,7 +72,7 @@ def test_the_cpu_column_is_what_was_recorded(machine_: Recording, tmp_path: Path
         ("gfni", "sapphirerapids", {}, ("yes", "", "-mgfni", isa.NO_EFFECT)),
         ("avx_vnni", "sapphirerapids", {}, ("yes", "", "-mavxvnni", "avx512_vnni does the same")),
         ("fma4", "sapphirerapids", {}, ("no", "", "-mfma4", "not in this CPU")),
-        ("rdseed", "x86-64-v3", {}, ("not known", "", "-mrdseed", "never a flag: reached by intrinsics alone")),
+        ("rdseed", "x86-64-v3", {}, ("not known", "", "-mrdseed", "never a flag: only intrinsics use it")),
         ("asimd", "neoverse-v1,exact", {"platform": "linux/arm64"}, ("yes", ARM, "-march=armv8.2-a", "")),
         ("sve", "neoverse-v1,exact", {"platform": "linux/arm64"}, ("yes", "", "+sve", "")),
         ("amx_bf16", "sapphirerapids,exact", {"compiler": "gcc-10"},

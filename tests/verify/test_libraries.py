@@ -157,7 +157,7 @@ def test_the_guard_too_says_what_a_wheel_of_ones_own_is_compiled_for(
 
 
 def test_an_environment_without_tensorflow_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="/bin/true is no Python"):
+    with pytest.raises(UsageError, match="/bin/true is not Python"):
         libraries.InstalledWheel().image("/bin/true")
     venv.create(tmp_path, symlinks=True)
     with pytest.raises(BadInput, match=f"{tmp_path} has no TensorFlow that pip installed"):

@@ -164,7 +164,7 @@ def gain(cpu: Cpu) -> MeasuredGain:
     planned = compilers.flags(own, usual(cpu.arch, release)[1], release=release).instruction_set.features
     unused = releases.guard_spelling(release, {*planned} - facts.closure(wheel.features))
     report = measured_operations(own, release)
-    answer = f"On this CPU a compile of {release} would use nothing that the official wheel does not."
+    answer = f"On this CPU the official wheel already uses everything that a compile of {release} would."
     if lacks:
         answer = " ".join(official_wheel_here(cpu))
     elif cpu.arch != ARCH:

@@ -110,7 +110,7 @@ def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
         else:
             if _outside(builds.setdefault(build.id, build)) != _outside(build):
                 raise UsageError(
-                    f"two builds of the list are both called {build.id}, with another source, Bazel or base",
+                    f"two builds of the list are both called {build.id}: they differ in source, Bazel or base",
                     hint="list one of them in another file",
                 )
     globs = request.only or ("*",)

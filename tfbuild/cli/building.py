@@ -140,7 +140,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
 @verb(
     ON_ENGINE,
     {
-        "base": ("auto", "the --base of the build, with whose official wheel its speed is compared (default: auto)"),
+        "base": ("auto", "the --base of the build, to compare its speed on the same base (default: auto)"),
         "ca-cert": RUN["ca-cert"],
         "registry": ("", "check IMAGE in this repository instead, without downloading its layers", "HOST/PATH"),
         "pull": (False, "with --registry: also download it, and verify it in full"),
@@ -306,7 +306,7 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "full": (False, "up to an hour: every case, with the narrowest intervals"),
         "budget": (
             "",
-            "time for the whole run, such as 90s, 5m or 1h (default: 5m; a preparation at its end may add 4m)",
+            "time for the whole run, such as 90s, 5m or 1h (default: 5m; the last preparation may add 4m)",
             "TIME",
         ),
         "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),

@@ -265,7 +265,7 @@ def _nearest(name: str, arch: str) -> str:
     if name.lower() in HOST_WORDS:
         return "--cpu host is the CPU of this machine"
     if OTHER_ARCHITECTURE.match(name):
-        return f"tfbuild compiles for {' and '.join(MACHINES)} alone"
+        return f"tfbuild compiles only for {' and '.join(MACHINES)}"
     for other, platform in MACHINES.items():
         if other != arch and is_known(name, other):
             return f"{name} is for {other}: --platform {platform}"

@@ -94,7 +94,7 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
     if build.source is not None and build.source.path is not None:
         if build.source.kind == "archive" and not tarfile.is_tarfile(build.source.path):
             hint = "--source names a tree of TensorFlow, or an archive of one by tar, with gzip, bzip2, xz or nothing"
-            raise BadInput(f"{build.source.path} is no tar archive", hint=hint)
+            raise BadInput(f"{build.source.path} is not a tar archive", hint=hint)
         _place(build.source.path, folder / "source" / source.FILE, build.source.sha256)
     # In the order in which they are applied, which is that of their names.
     digits = max(2, len(str(len(build.patches))))

@@ -86,7 +86,7 @@ class LocalBuilder:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[\w./+@-]+", str(self.root), re.ASCII):
-            raise UsageError(f"Bazel cannot run in a path with such characters: {self.root}", hint="use another folder")
+            raise UsageError(f"Bazel cannot run in the path {self.root}", hint="use letters, digits and /._+@-")
 
     def described(self) -> dict[str, str]:
         """Return what a container would have pinned, for the sidecar."""

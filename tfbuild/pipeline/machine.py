@@ -74,7 +74,7 @@ def read_machine() -> HostSystem:
         raise Unsupported(f"--no-container compiles on Linux, and this is {os.uname().sysname}", hint=INSTEAD)
     libc, glibc = platform.libc_ver()
     if libc != "glibc":
-        raise Unsupported("--no-container compiles on glibc, which this system does not have", hint=INSTEAD)
+        raise Unsupported("--no-container needs glibc, which this system does not have", hint=INSTEAD)
     compilers: dict[str, str] = {}
     pythons: dict[str, Interpreter | None] = {}
     for folder in os.get_exec_path():
@@ -103,7 +103,7 @@ def read_machine() -> HostSystem:
 def choose(request: Request, machine: HostSystem, select: Callable[[Request], Build]) -> Build:
     """Return the plan of `select` with what the machine has of what the user does not name (see choose_here)."""
     build = choose_here(request, machine.compilers, machine.pythons, select)
-    tried = () if machine.apt else (f"tried on Debian and Ubuntu alone, and this is {machine.system}",)
+    tried = () if machine.apt else (f"tried only on Debian and Ubuntu, and this is {machine.system}",)
     return replace(build, notes=(*tried, *build.notes))
 
 

@@ -268,7 +268,7 @@ class Maker:
     def need_disk(self, build: Build) -> None:
         """Raise DiskFull if the engine has less space than such a build usually needs."""
         usual = IMAGE_DISK if self.run.reuse else needed_disk(build)
-        hint = f"{faults.PRUNE_HINT}; --need-disk GB changes the limit, as for a compile that has begun"
+        hint = f"{faults.PRUNE_HINT}; --need-disk GB changes the limit, such as to continue a compile"
         faults.require_free(self.engine.data_root, usual if self.run.disk is None else self.run.disk, hint)
 
     def base(self, build: Build, context: Context, *, follow: bool = False) -> Base:
@@ -339,7 +339,7 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
         return (build, plan.official_build(build))
     except TfbuildError as error:
         raise UsageError(
-            f"the image of {build.id} requires what the official wheel does, but there is none: {error.reason}",
+            f"the image of {build.id} needs the official wheel too, and there is none: {error.reason}",
             hint="--wheel-only bundles for `invoke wheel`",
         ) from error
 

@@ -94,5 +94,5 @@ def _bundle(mirror: str, network: str) -> Bundle | None:
             hint="invoke bundle writes such a file",
         )
     if network not in ("", "none"):
-        raise UsageError("a bundle is built from without a network", hint="leave out --network")
+        raise UsageError("a bundle builds without a network", hint="leave out --network")
     return bundles.read_bundle(path)

@@ -57,7 +57,7 @@ def feature_rows(
 def _left_out(feature: Feature, in_cpu: str, requested: InstructionSet, flags: Flags, cpu: Cpu | None) -> str:
     """Return why the build is not compiled for a feature; "" if it is."""
     if not feature.use:
-        return "never a flag: reached by intrinsics alone"
+        return "never a flag: only intrinsics use it"
     if feature.name in requested.features:
         return next((item.reason for item in flags.dropped if item.feature == feature.name), "")
     if in_cpu == "masked" and cpu:
@@ -65,7 +65,7 @@ def _left_out(feature: Feature, in_cpu: str, requested: InstructionSet, flags: F
     if in_cpu == "no":
         disputed = {row.feature: row.reason for row in (cpu.disagreements if cpu else ()) if not row.held}
         return disputed.get(feature.name, "not in this CPU")
-    return isa.left_out(feature.name) if in_cpu == "yes" else "no kernel tells of it"
+    return isa.left_out(feature.name) if in_cpu == "yes" else "no kernel lists it"
 
 
 def _carrier(feature: Feature, requested: InstructionSet, flags: Flags) -> str:

@@ -244,7 +244,7 @@ def find_published(registry: Registry, name: str, demand: Demand | None = None) 
     image = indexes.of_config(config, manifest.digest)
     if image is None or image.id != identifier:
         raise RegistryRefused(
-            f"{registry.repository}:{identifier} is not that image by its labels: its tag was moved",
+            f"{registry.repository}:{identifier} does not have this image's labels: its tag was moved",
             hint="find out who moved it, and then push the image again with --force",
         )
     return PublishedImage(

@@ -253,7 +253,7 @@ def _yanked(rows: tuple[IndexedWheel, ...], yanks: Mapping[str, str]) -> tuple[I
     for pattern, reason in yanks.items():
         matching = [row for row in rows if fnmatchcase(row.published.id, pattern)]
         if not matching:
-            raise UsageError(f"no wheel of the index is {printable(pattern)}", hint="SET/WHEEL, such as 'avx/*'")
+            raise UsageError(f"no wheel of the index matches {printable(pattern)}", hint="SET/WHEEL, such as 'avx/*'")
         rows = tuple(msgspec.structs.replace(row, yanked=reason) if row in matching else row for row in rows)
     return rows
 

@@ -120,7 +120,7 @@ class InstalledWheel(probe.Installation):
         said = self.run(image.id, ["python", "-c", ASK], timeout=probe.SECONDS).stdout.strip().split(" ", 2)
         if len(said) < 3 or said[1] not in MACHINES:
             wanted = f"Python 3.10 or newer for {' or '.join(MACHINES)}"
-            raise UsageError(f"{ref} is no {wanted}", hint="name a virtual environment")
+            raise UsageError(f"{ref} is not {wanted}", hint="name a virtual environment")
         python, machine, self._folder = said
         folder, project, version = _installed(cast(Engine, self), image.id, ref)
         platform, minor = MACHINES[machine], python.rpartition(".")[0]
