@@ -73,7 +73,7 @@ request() {
         code=0
         # If an answer does not say its length, older curls ignore --max-filesize. ulimit counts blocks of 512 bytes.
         status=$(ulimit -f 8192; curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 \
-            --noproxy "$direct" --proto =http,https --proto-redir =https --location \
+            --noproxy "$direct" --proto =http,https --proto-redir =https --location --globoff \
             --config "$work/as" --dump-header "$work/head" --output "$work/$file" --write-out '%{http_code}' "$@") ||
             code=$?
         case $code-$status in

@@ -48,6 +48,8 @@ fi
 if [ "$#" = 0 ]; then
     bazel "$rc" "$root" build --nobuild "$target"
     bazel "$rc" "$root" shutdown
+    # They list the environment, with the password of a proxy, and would be in the bundle.
+    rm -f "$top"/var/tmp/bazel/*/*.log*
     exit
 fi
 
@@ -62,9 +64,7 @@ if [ -s "$top/mnt/remote" ]; then
 fi
 
 # Not the wall clock, which may be set meanwhile.
-uptime() {
-    cut -d. -f1 /proc/uptime
-}
+uptime() { cut -d. -f1 /proc/uptime; }
 end=0
 [ ! -s "$top/mnt/deadline" ] || end=$(($(uptime) + $(cat "$top/mnt/deadline") - $(date +%s)))
 

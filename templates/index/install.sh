@@ -27,6 +27,7 @@ esac
 printf '%s\n' "$url" | grep -Eiqx 'https://.+|http://(localhost|127(\.[0-9]{1,3}){3}|\[::1])(:[0-9]+)?(/.*)?' ||
     die "$url is not an https address: anybody on the way could send another wheel" 2
 cpuinfo=${TFBUILD_CPUINFO:-/proc/cpuinfo}
+export PYTHONSAFEPATH=1 # Python imports nothing of the current folder
 
 # The features that every core has.
 features=$(awk '
@@ -70,7 +71,7 @@ request() {
 }
 request "$url/choose.tsv" "$work/choose.tsv" 4194304 --max-time 60
 [ -z "$(tail -c 1 "$work/choose.tsv")" ] || die "$url/choose.tsv is cut off: try again" 26
-awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
+LC_ALL=C awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$version" -v glibc="$glibc" \
     -v release="$release" -v target="${TARGET:-}" '
     function number(text, parts) { split(text, parts, "."); return parts[1] * 1e8 + parts[2] * 1e4 + parts[3] }
     function say(row, why) { printf "install.sh: not %s: %s\n", names[row], why > "/dev/stderr" }
@@ -82,7 +83,7 @@ awk -F '\t' -v features=" $features" -v platform="$platform" -v version="$versio
         next
     }
     NF != width { failed = 1; exit }
-    { its_release = $at["release"] "" }
+    { gsub(/[^\t -~]/, "?"); its_release = $at["release"] "" }
     # A release candidate is only chosen by its own name. Compared as text: as numbers, Python 3.1 and 3.10 are equal.
     its_release != release && (release != "" && index(its_release, release ".") != 1 || its_release !~ /^[0-9.]+$/) { next }
     target != "" && $at["target"] != target { next }
@@ -117,10 +118,8 @@ read -r its_release its_set size sha256 file < "$work/best"
 printf '%s %s %s\n' "$size" "$sha256" "$file" |
     grep -Eqx '[0-9]{1,10} [0-9a-f]{64} pool/[0-9a-f]{64}/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl' ||
     die "$url/choose.tsv has a row that tfbuild did not write" 26
-wheel=${file##*/}
-# S3 reads "+" as a space.
-address=$url/$(printf '%s' "$file" | sed 's/+/%2B/g')
-echo "install.sh: TensorFlow $its_release for $its_set, the largest set of the newest release that this CPU runs" >&2
+wheel=${file##*/} address=$url/$(printf '%s' "$file" | sed 's/+/%2B/g') # S3 reads "+" as a space
+printf 'install.sh: %s\n' "TensorFlow $its_release for $its_set, the largest set of the newest release that this CPU runs" >&2
 if [ -n "${DRY_RUN:-}" ]; then
     echo "$address"
     exit 0

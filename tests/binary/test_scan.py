@@ -210,6 +210,11 @@ def test_a_table_of_frames_of_another_form_is_left_alone(scanned: Callable[..., 
     for form in ((2, 0x1B, 3, 0x3B), (1, 0x1C, 3, 0x3B), (1, 0x1B, 4, 0x3B), (1, 0x1B, 3, 0x3C)):
         other = content.replace(frames, scan.FRAME_HEADER.pack(*form, 0, 64))
         assert scanned(other).compiled == {"avx", "avx2"}
+    # One of a function beyond the last address.
+    other = scan.FRAME_HEADER.pack(*scan.FRAME_ENCODINGS, 0, 1) + scan.FRAME_ENTRY.pack(SIZE, 0)
+    text = Part(name=".text", kind=PROGBITS, address=2**64 - 16, content=function(NOP) * 4)
+    table = Part(name=".eh_frame_hdr", kind=PROGBITS, address=2**64 - 8, content=other)
+    assert scanned(libraries.elf([text, table])).regions == 1
 
 
 # --- odd input -----------------------------------------------------------------------------------------------------
@@ -291,6 +296,8 @@ def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) ->
     assert (shown["instruction_set"], shown["libraries"][0]["features"]["avx2"]["compiled"]) == ("avx2", True)
     path.write_bytes(WHOLE[:1000])
     assert "hint: " in invoke("inspect", path, code=16).stderr
+    done = invoke("inspect", zipped(tmp_path / "x-1-py3-none-any.whl", {"a\x1b[2J.so": WHOLE}))
+    assert ("a [2J.so: " in done.stdout, "\x1b" in done.stdout + done.stderr) == (True, False)
 
 
 # --- facts ---------------------------------------------------------------------------------------------------------

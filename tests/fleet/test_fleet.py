@@ -258,7 +258,8 @@ def test_the_terminal_shows_options_and_one_line_for_equal_hosts(monkeypatch: py
     lines = terminal.lines(partial(fleet.show_fleet, chosen), monkeypatch)
     assert [image for image in chosen.images if f"  --platform {image.platform} --cpu {image.cpu}" not in lines] == []
     assert max(len(line) for line in lines if "--cpu" not in line) <= 80
-    hosts = recorded("rhel7-haswell", "rhel7-haswell#2", "amazon-neoverse_n1")
+    machines = recorded("rhel7-haswell", "rhel7-haswell#2", "amazon-neoverse_n1")
+    hosts = {f"\x1b{name}": cpu for name, cpu in machines.items()}
     lines = terminal.lines(partial(fleet.show_fleet, fleet.choose(hosts, 2)), monkeypatch)
     assert [line.rpartition(": ")[2] for line in lines if "estimated speed" in line] == ["not measured", "1.09"]
     begin = next(number for number, line in enumerate(lines) if line.startswith("host "))

@@ -318,6 +318,7 @@ Signed-By:
 """
 ONE_LINE = """deb [arch=amd64 signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main # site
 deb-src https://mirror.site/debian bookworm main
+deb https://robot:password@mirror.site/debian bookworm main
 deb https://packages.site/apt tool-bookworm main
 deb https://download.site/linux/debian bookworm stable
 """

@@ -158,6 +158,10 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     for script in ("echo 3.12.1 /usr/bin/python3.12", "echo 3.11.2 /usr/bin/python3.11; exit 1"):
         program(empty_path, "python3.11", script)
         assert machines.interpreter("3.11") is None
+    program(empty_path, f"python{PYTHON}", f'exec {sys.executable} "$@"')
+    (empty_path / "sysconfig.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(empty_path)
+    assert machines.interpreter(PYTHON) is not None
 
 
 @pytest.fixture
@@ -205,9 +209,9 @@ def test_a_plan_for_another_platform_or_with_the_cuda_of_a_base_is_refused() -> 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
 
-CALLED = '>> "$TFBUILD_ROOT/../called"'
+CALLED, BASE = '>> "$TFBUILD_ROOT/../called"', "var/tmp/bazel/x"
 SCRIPTS = {
-    "toolchain.sh": f'echo toolchain "$@" {CALLED}',
+    "toolchain.sh": f'echo toolchain "$@" {CALLED}; cd "$TFBUILD_ROOT"; mkdir -p {BASE}; touch {BASE}/java.log',
     # As Bazel leaves folders.
     "source.sh": f'echo source "$@" {CALLED}; mkdir -p "$TFBUILD_ROOT/src/x"; chmod 555 "$TFBUILD_ROOT/src/x"',
     "edit.py": "",
@@ -288,9 +292,9 @@ def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, m
     (context_of(host) / "bazelrc").write_text("build --override_repository=x=/opt/overrides/x\n")
     run(host, remote=remote, ca=tmp_path / "ca.pem")
     root, context = host.root, context_of(host)
-    # It had a remote's credentials.
-    assert not (root / "mnt/all.bazelrc").exists()
-    assert (root / "mnt").stat().st_mode & 0o777 == 0o700
+    # They had a remote's credentials.
+    assert [path for path in (root / "mnt/all.bazelrc", root / BASE / "java.log") if path.exists()] == []
+    assert root.stat().st_mode & 0o777 == 0o700
     links = {str(path.relative_to(root)): os.readlink(path) for path in root.rglob("*") if path.is_symlink()}
     assert links.items() >= {
         "mnt/cache": "../cache", "home/.gitconfig": "../etc/gitconfig", "mnt/ca": f"{tmp_path}/ca.pem",

@@ -228,8 +228,9 @@ def test_a_server_in_trouble_is_one_sentence(
 
 @each(
     "field, value",
-    [("file", "../../x.whl"), ("release", "2.99.0"), ("features", ["magic"]), ("glibc", ""), ("python", "x")],
-)
+    [("file", "../../x.whl"), ("release", "2.99.0"), ("features", ["magic"]), ("glibc", ""), ("python", "x"),
+     ("file", f"tensorflow_cpu-{5000 * '9'}-cp311-cp311-manylinux_2_17_x86_64.whl")],
+)  # fmt: skip
 def test_a_row_that_contradicts_itself_is_passed_over(field: str, value: object, public: Path, v4: Path) -> None:
     document = json.loads((public / "choose.json").read_text())
     for row in document["wheels"]:

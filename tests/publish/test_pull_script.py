@@ -329,7 +329,7 @@ def test_no_password_and_no_file_of_the_host_is_sent_to_a_realm(hostile: type[Ho
             self.say(200, b'{"token": "any"}')
 
     with serving(TokenServer) as host:
-        hostile.realm, hostile.index = f"http://{host}/token", index()
+        hostile.realm, hostile.index = f"http://{host}/token[1-3]", index()
         done = pull_script(tmp_path, f"{hostile.host}/us/x", **store_login(tmp_path, hostile.host, "file"))
     assert done.returncode == 0, done.stderr
     assert authorizations == [""]

@@ -107,7 +107,7 @@ def test_a_terminal_shows_a_live_line_and_keeps_the_finished_one(monkeypatch: py
 def test_a_terminal_shows_how_a_step_ended(outcome: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     with terminal(monkeypatch) as (progress, written):
-        progress.finish(progress.start("isa"), outcome)
+        progress.finish(progress.start("i\x1bsa"), outcome)
     assert re.search(rf"{mark} \x1b\[0misa\x1b\[2m  \d+\.\d s \({outcome}\)", written.decode())
 
 

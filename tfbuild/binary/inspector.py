@@ -25,6 +25,7 @@ from tfbuild.facts import releases
 from tfbuild.facts.release_table import is_version
 from tfbuild.util import files
 from tfbuild.util.progress import Progress
+from tfbuild.util.terminal import printable
 
 # The library with all of TensorFlow's code but the framework: the first of these that exists.
 MAIN_LIBRARIES = ("libtensorflow_cc.so.2", "python/_pywrap_tensorflow_internal.so")
@@ -112,12 +113,7 @@ def inspect(path: Path, *, full: bool, progress: Progress) -> Inspection:
 
 
 def of_libraries(
-    subject: str,
-    release: str,
-    found: Iterable[tuple[str, Path]],
-    *,
-    full: bool,
-    progress: Progress | None,
+    subject: str, release: str, found: Iterable[tuple[str, Path]], *, full: bool, progress: Progress | None
 ) -> Inspection:
     """Inspect libraries, and read the guard of the one that is TensorFlow's framework.
 
@@ -126,13 +122,14 @@ def of_libraries(
     progress = progress or Progress(io.StringIO())  # tells nobody
     libraries: dict[str, ScannedCode] = {}
     guard: Guard | None = None
-    for name, path in found:
+    for member, path in found:
+        name = printable(member)
         with progress.step(f"inspect: {name}") as step:
             libraries[name] = scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
         if release and name.endswith(releases.FRAMEWORK):
             with suppress(LibraryUnreadable):
                 guard = read_guard(path, release)
-    return Inspection(subject=subject, release=release, libraries=libraries, guard=guard)
+    return Inspection(subject=printable(subject), release=release, libraries=libraries, guard=guard)
 
 
 # --- installed packages -----------------------------------------------------------------------------------------------

@@ -336,5 +336,5 @@ def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
         return
     size = FRAME_ENTRY.size * min(count, (section.size - FRAME_HEADER.size) // FRAME_ENTRY.size, MOST_FUNCTIONS)
     for offset, _ in FRAME_ENTRY.iter_unpack(os.pread(file, size, section.offset + FRAME_HEADER.size)):
-        if 0 <= section.address + offset - code.address < code.size:
+        if code.address <= section.address + offset < min(code.address + code.size, 1 << 64):
             yield section.address + offset

@@ -342,6 +342,7 @@ class Engine:
                     # The engine takes an empty list for the image's own entrypoint; [""] clears it.
                     entrypoint=None if entrypoint is None else list(entrypoint) or [""],
                     environment=dict(options.get("env", {})),
+                    use_config_proxy=False,  # which may have a password, and serves no container without a network
                     network_mode=options.get("network", "none"),
                     device_requests=[containers.GPUS] if gpus else None,
                     **containers.confinement(options.get("sandbox"), [*own, *huge], gpus=gpus),

@@ -255,7 +255,7 @@ def _share(loss: float | None) -> str:
 
 
 def _few(names: Sequence[str], most: int) -> str:
-    first = " ".join(names[:most])
+    first = terminal.printable(" ".join(names[:most]))
     return f"{first} and {len(names) - most} more" if len(names) > most else first or "none"
 
 

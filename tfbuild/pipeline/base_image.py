@@ -17,7 +17,7 @@ from tfbuild.context import labels
 from tfbuild.engine import Engine, transfer
 from tfbuild.engine.build import PROXIES
 from tfbuild.engine.faults import SDK_ERRORS, translated
-from tfbuild.errors import RegistryRefused, Stale, Unsupported, UsageError
+from tfbuild.errors import RegistryRefused, Stale, Unsupported, UsageError, has_login
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.pipeline import wheel as wheels
@@ -297,7 +297,7 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
 def sources(distribution: str, folder: Path = APT) -> list[str]:
     """Return this machine's sources of a Debian release as one-line entries; they may name a local mirror.
 
-    Third-party sources are left out: their suites have other names, or they lack the component "main".
+    Third parties' are left out: they have other suites, or no "main". So are those with a login: they stay in images.
     """
     suites = {distribution, f"{distribution}-updates", f"{distribution}-security"}
     entries: list[str] = []
@@ -305,7 +305,7 @@ def sources(distribution: str, folder: Path = APT) -> list[str]:
         if file.suffix in (".list", ".sources") and file.is_file():
             parser = _deb822 if file.suffix == ".sources" else _one_line
             for signed_by, uri, suite, components in parser(file.read_text(errors="replace")):
-                if suite in suites and "main" in components.split():
+                if suite in suites and "main" in components.split() and not has_login(uri):
                     options = f"[signed-by={signed_by}] " if signed_by else ""
                     entries.append(f"deb {options}{uri} {suite} {components}")
     return list(dict.fromkeys(entries))

@@ -215,7 +215,7 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
             arguments = {**settings.build_args, "RUN_ID": str(time.time_ns())}
             kept = replace(quiet, stage="kept", output=place / "kept", build_args=arguments, no_cache=False)
             builder.make(context, kept)
-            for file in (place / "kept").iterdir():
+            for file in (path for path in (place / "kept").iterdir() if not path.is_symlink()):
                 file.replace(folder / file.name)
     except (TfbuildError, OSError) as error:
         why = (getattr(error, "reason", str(error)).splitlines() or [repr(error)])[0]

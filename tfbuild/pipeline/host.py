@@ -115,7 +115,8 @@ class LocalBuilder:
                     self._run(words, replace(settings, seconds=left), shown)
         finally:
             self.end_bazel()
-            files.remove(self.root / "mnt/all.bazelrc")
+            for file in (self.root / "mnt/all.bazelrc", *(self.root / "var/tmp/bazel").glob("*/*.log*")):
+                files.remove(file)
         shutil.move(self.root / "wheel", settings.output)
 
     def _steps(self) -> Iterator[tuple[str, list[str]]]:
@@ -139,8 +140,8 @@ class LocalBuilder:
             self._discard("var")
         for name in ("mnt", "etc", "home", "bin", "usr/local/bin", "opt/tfbuild", "var/tmp", "tmp", "cache"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
-        # Bazel's flags get a remote's credentials there.
-        mnt.chmod(0o700)
+        # Bazel's flags get a remote's credentials there, and its logs list them, and the passwords of proxies.
+        self.root.chmod(0o700)
         (mnt / "cache").symlink_to("../cache")
         for script in (context / dockerfile.SCRIPTS).iterdir():
             (mnt / script.name).symlink_to(script.resolve())
@@ -243,7 +244,6 @@ def _packages(machine: HostSystem, compiler: str) -> str:
         programs = [machine.compilers[compiler], *filter(None, map(shutil.which, ("ld", "ld.lld")))]
         versions = [process.printed([program, "--version"]).partition("\n")[0] for program in programs]
         return ", ".join([*versions, f"glibc {machine.glibc}"])
-    form = "${db:Status-Status} ${binary:Package} ${Version}\n"
-    query = ["dpkg-query", "--show", f"--showformat={form}", *COMPILED_WITH]
+    query = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${binary:Package} ${Version}\n", *COMPILED_WITH]
     listed = subprocess.run(query, capture_output=True, check=False, text=True).stdout
     return ", ".join(line for line in listed.splitlines() if line.startswith("installed "))

@@ -60,7 +60,7 @@ def interpreter(python: str) -> Interpreter | None:
     program = shutil.which(f"python{python}")
     if program is None:
         return None
-    said = printed([program, "-c", PYTHON])
+    said = printed([program, "-I", "-c", PYTHON])  # nothing of the current folder
     if not said.startswith(f"{python}."):
         return None
     version, path, *lacks = said.split()

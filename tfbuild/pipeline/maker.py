@@ -46,7 +46,7 @@ DISK_FACTOR = 1.5
 # The repository that publishes the image, by which GHCR links a package with it.
 SOURCE = "org.opencontainers.image.source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
-WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$]+")
+WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$@?]+")
 
 
 def needed_disk(build: Build, *, image: bool = True) -> int:
@@ -359,10 +359,10 @@ def tag(engine: Engine, build: Build, ref: str, *, passed: bool) -> str:
 def given_at_build(env: Mapping[str, str]) -> dict[str, str]:
     """Return the label that depends on who builds: the address of TFBUILD_IMAGE_SOURCE, else of GitHub's repository.
 
-    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is not a URL.
+    It is not in the Dockerfile, so that forks build the same contexts. Raises UsageError for what is not a plain URL.
     """
     repository = f"{env.get('GITHUB_SERVER_URL')}/{env.get('GITHUB_REPOSITORY')}"
     source = env.get(SOURCE_VARIABLE) or (repository if env.get("GITHUB_ACTIONS") == "true" else "")
     if source and not (WEB_ADDRESS.fullmatch(source) and source.isprintable()):
-        raise UsageError(f"{SOURCE_VARIABLE} is not a URL: {source!r}", hint="such as https://github.com/us/tfbuild")
+        raise UsageError(f"{SOURCE_VARIABLE} is not a plain URL: {source!r}", hint="https://HOST/PATH, without a login")
     return {SOURCE: source} if source else {}

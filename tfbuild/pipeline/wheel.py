@@ -61,6 +61,8 @@ def collect(
     `host`: what compiled it in place of a container. Raises BuildFailed where the builder made no wheel, more than one,
     one of another release or Python, or one without machine code.
     """
+    for link in filter(Path.is_symlink, scratch.glob("*")):
+        link.unlink()  # by a hostile tree: it led out of the builder, and leads into this machine
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")
@@ -211,7 +213,7 @@ def audit_wheel(wheel: Path) -> Audit:
     # The plan decides the instruction set; auditwheel would report anything beyond x86-64's first level as a fault.
     # It also finds this machine's libraries and reports what those need, though the wheel meets others where it runs.
     own = ["--disable-isa-ext-check", "--ldpaths", ""]
-    command = [sys.executable, "-m", "auditwheel", "show", "--json", *own, str(wheel)]
+    command = [sys.executable, "-P", "-m", "auditwheel", "show", "--json", *own, str(wheel)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         output = json.loads(completed.stdout)
@@ -240,10 +242,8 @@ def read_audit(output: dict[str, object], wheel: Path) -> Audit:
 
 def _newest(symbols: Iterable[str]) -> dict[str, str]:
     newest: dict[str, str] = {}
-    for symbol in symbols:
-        if match := SYMBOL.fullmatch(symbol):
-            name, version = match.groups()
-            newest[name] = max(newest.get(name, version), version, key=Version)
+    for name, version in (match.groups() for match in map(SYMBOL.fullmatch, symbols) if match):
+        newest[name] = max(newest.get(name, version), version, key=Version)
     return dict(sorted(newest.items(), key=lambda item: (item[0] != "GLIBC", item[0])))
 
 

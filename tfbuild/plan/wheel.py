@@ -20,8 +20,8 @@ from tfbuild.facts.release_table import table, version
 from tfbuild.plan.build import MACHINES
 from tfbuild.util.files import temporary_folder
 
-# A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags.
-SAFE_NAME = re.compile(r"[A-Za-z0-9_.+-]+")
+# A wheel's name goes into Dockerfiles and shell commands, and packaging allows any text in its tags, and any length.
+SAFE_NAME = re.compile(r"[A-Za-z0-9_.+-]{1,255}")
 LINUX = re.compile(r"manylinux|linux_")
 CPYTHON = re.compile(r"cp3(\d+)")
 

@@ -124,8 +124,9 @@ def installer(environment: PythonEnvironment) -> list[str]:
 
 def run_installer(command: Sequence[str], project: str, environment: PythonEnvironment) -> None:
     """Run pip or uv to its end, also if it is interrupted: killed, it would leave more of its work half done."""
+    env = os.environ | {"PYTHONSAFEPATH": "1"}  # nothing of the current folder
     # A session of its own: otherwise Ctrl-C would reach it twice, from the terminal too.
-    with interruptible(), subprocess.Popen(command, stdout=2, start_new_session=True) as process:
+    with interruptible(), subprocess.Popen(command, stdout=2, env=env, start_new_session=True) as process:
         try:
             code = process.wait()
         except KeyboardInterrupt:
@@ -228,12 +229,7 @@ class WheelSource:
                 raise _lost(address, error.strerror or str(error), absent=absent) from error
             return
         with transport.reaching(urlsplit(address).netloc):
-            answer = self._session.get(
-                address,
-                timeout=transport.SECONDS,
-                stream=True,
-                verify=self._verify,
-            )
+            answer = self._session.get(address, timeout=transport.SECONDS, stream=True, verify=self._verify)
         with answer:
             if answer.status_code != 200:
                 absent = answer.status_code in (403, 404)  # a bucket without listing answers 403

@@ -91,7 +91,7 @@ class Plain:
         self._running: dict[Step, tuple[threading.Event, threading.Thread]] = {}
 
     def note(self, line: str) -> None:
-        self._stream.write(f"{line}\n")
+        self._stream.write(f"{fit(line)}\n")
 
     def began(self, step: Step) -> None:
         self.note(f"{step.title} ...")
@@ -150,7 +150,7 @@ class Live:
         good = outcome in GOOD_OUTCOMES
         mark = Text("✓ " if good else "✗ ", style="green" if good else "red")
         result = Text(f"  {took}" + ("" if outcome == "done" else f" ({outcome})"), style="dim")
-        self._console.print(Text.assemble(mark, step.title, result))
+        self._console.print(Text.assemble(mark, fit(step.title), result))
 
     def draw(self) -> None:
         if self._live.auto_refresh:

@@ -98,8 +98,8 @@ def beside(engine: Engine, ref: str, folder: str, main: Collection[str], scratch
 SITE = "/site-packages/"
 # The folder is that of `pip install --user` too. The probes need Python 3.10.
 ASK = """
-import importlib.util, os, platform, sys, sysconfig
-sys.path[:] = filter(None, sys.path)
+import sys; sys.path[:] = filter(None, sys.path)
+import importlib.util, os, platform, sysconfig
 found = importlib.util.find_spec("tensorflow")
 own = found and found.origin
 folder = os.path.dirname(os.path.dirname(own)) if own else sysconfig.get_path("platlib")
