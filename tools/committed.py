@@ -1,10 +1,9 @@
-"""Write dockerfiles/, or compare what is there: the files of some builds, a README.md and a docker-bake.hcl.
+"""What is in dockerfiles/: the files of some builds, a README.md and a docker-bake.hcl.
 
 Their context is the repository's root, which has the scripts.
 """
 
 import re
-import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from tfbuild.facts import Facts
 from tfbuild.oci import client
 from tfbuild.pipeline.maker import needed_disk
 from tfbuild.plan import Build, Request
-from tfbuild.util.files import remove, replace_file, writing
 
 COMMAND = "invoke generate"
 FOLDER = "dockerfiles"
@@ -44,18 +42,14 @@ class CommittedBuild(Facts, frozen=True):
         return plan.select(request, None)
 
 
-class CommittedTable(Facts, frozen=True):
-    build: tuple[CommittedBuild, ...]
-
-
 @cache
-def _table() -> tuple[CommittedBuild, ...]:
-    return facts.parse(ROWS.read_text(encoding="utf-8"), CommittedTable, ROWS.name).build
+def _rows() -> tuple[CommittedBuild, ...]:
+    return facts.parse(ROWS.read_text(encoding="utf-8"), dict[str, tuple[CommittedBuild, ...]], ROWS.name)["build"]
 
 
 def builds() -> tuple[Build, ...]:
     """Return the committed builds, in the order of committed.toml."""
-    return tuple(row.plan() for row in _table())
+    return tuple(row.plan() for row in _rows())
 
 
 def command(build: Build) -> str:
@@ -113,7 +107,7 @@ def readme() -> str:
     chosen = builds()
     contexts = [
         {"build": build, "shows": row.shows, "command": command(build), "image": tag(build)}
-        for build, row in zip(chosen, _table(), strict=True)
+        for build, row in zip(chosen, _rows(), strict=True)
     ]
     disk = {build.wheel.kind: f"{needed_disk(build) / 10**9:.2g}" for build in chosen}
     text = Path(__file__).with_name("dockerfiles.md.j2").read_text(encoding="utf-8")
@@ -136,43 +130,14 @@ def bake() -> str:
     )
 
 
-# --- what is on the disk ----------------------------------------------------------------------------------------------
-
-
-def stale(folder: Path, digests: Mapping[str, str] | None = None) -> list[str]:
-    """Return the paths that are missing, superfluous or different from what the facts and templates give now.
+def pages(root: Path, digests: Mapping[str, str] | None = None) -> dict[Path, str | None]:
+    """Return the text of each file by its path in the repository, None for one that is there and should not be.
 
     `digests`: those of base images (default: those that the Dockerfiles have).
     """
+    folder = root / FOLDER
     wanted = expected(pins(folder) if digests is None else digests)
     # A link is one too many, or stands in for a file.
-    existing = {
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() or path.is_symlink()
-    }
-    same = {name for name in existing & wanted.keys() if _has(folder / name, wanted[name])}
-    return sorted((existing | wanted.keys()) - same)
-
-
-def _has(path: Path, text: str) -> bool:
-    return not path.is_symlink() and path.read_bytes() == text.encode()
-
-
-def write(folder: Path, digests: Mapping[str, str] | None = None) -> list[str]:
-    """Write exactly the expected files to `folder`, and return the paths that changed. `digests`: see `stale`.
-
-    Raises UsageError or DiskFull.
-    """
-    with writing(folder):
-        digests = pins(folder) if digests is None else digests
-        wanted, changed = expected(digests), stale(folder, digests)
-        for name in changed:
-            path = folder / name
-            if path.is_dir() or path.is_symlink() or name not in wanted:
-                remove(path)
-            if name in wanted:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(path, wanted[name])
-        for child in folder.iterdir():
-            if child.is_dir() and not any(path.is_file() for path in child.rglob("*")):
-                shutil.rmtree(child)
-        return changed
+    there = (path for path in folder.rglob("*") if path.is_file() or path.is_symlink())
+    names = {path.relative_to(folder).as_posix() for path in there} | wanted.keys()
+    return {Path(FOLDER, name): wanted.get(name) for name in sorted(names)}

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -70,9 +70,7 @@ class Combination:
         return "compiled" if any(row.step == "compiled" for row in self.evidence) else self.planned
 
 
-def evidence() -> tuple[Evidence, ...]:
-    """Return all recorded evidence."""
-    return facts.rows("evidence", Evidence)
+evidence = partial(facts.rows, "evidence", Evidence)
 
 
 def rows() -> Iterator[Combination]:

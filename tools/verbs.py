@@ -1,5 +1,7 @@
 """The verbs for developing tfbuild itself, as tasks for `invoke` in a clone."""
 
+import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -29,25 +31,36 @@ def generate(*, check: bool, pin: bool = False, ca_cert: str = "", root: Path = 
     from tools import committed, figures, reference
     from tools.pictures import bars
 
-    stale = []
+    digests = committed.ask_registries(certificates(ca_cert)) if pin else None
     # The figures come after the reference, because the README has sections of both.
-    for pages in (partial(reference.pages, VERBS), figures.pages, bars.pages):
-        for name, text in pages().items():
-            if not _is_current(root / name, text):
-                stale.append(str(name))
-                if not check:
-                    (root / name).parent.mkdir(parents=True, exist_ok=True)
-                    files.replace_file(root / name, text)
-    folder, digests = root / committed.FOLDER, committed.ask_registries(certificates(ca_cert)) if pin else None
-    of_folder = committed.stale(folder, digests) if check else committed.write(folder, digests)
-    stale += [f"{committed.FOLDER}/{name}" for name in of_folder]
+    stale = update(root, reference.pages(VERBS), check=check)
+    for pages in (figures.pages, bars.pages, partial(committed.pages, root, digests)):
+        stale += update(root, pages(), check=check)
     print("".join(f"{name}\n" for name in stale), end="")
     if check and stale:
         raise TfbuildError(f"{stale[0]} is out of date, and {len(stale) - 1} more", hint="invoke generate")
 
 
-def _is_current(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
+def update(root: Path, pages: Mapping[Path, str | None], *, check: bool) -> list[str]:
+    """Write those of the files that differ, and return their paths; a page of None is removed. `check`: write nothing.
+
+    Raises UsageError or DiskFull.
+    """
+    stale = [name for name, text in pages.items() if text is None or not _has(root / name, text)]
+    with files.writing(root):
+        for path, text in ((root / name, pages[name]) for name in stale if not check):
+            if path.is_dir() or path.is_symlink() or text is None:
+                files.remove(path)
+            if text is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.replace_file(path, text)
+            elif not any(path.parent.iterdir()):
+                os.removedirs(path.parent)
+    return [str(name) for name in stale]
+
+
+def _has(path: Path, text: str) -> bool:
+    return path.is_file() and not path.is_symlink() and path.read_bytes() == text.encode()
 
 
 @verb(

@@ -173,4 +173,4 @@ def test_what_is_measured_is_shown_with_the_time_that_is_left(
     limits, cases = RoundLimits(rounds=0, end=run.end, latest=run.end), CaseGroup(row(""), row("").case)
     with run.progress.step("x") as step:
         Session._measure(run, cases, Pool(cast(Engine, None)), limits, random.Random(0), step)
-    assert (step.detail, step.share) == ("45.0 s left: busy", 0.25)
+    assert step.detail == "45.0 s left: busy"

@@ -172,7 +172,7 @@ def test_a_header_of_a_remote_cache_is_refused_or_one_flag(pattern: str, value: 
         assert value not in str(made)
         return
     assert isinstance(made, Remote)
-    flags = [flag for flag in parse_rc(dockerfile.remote_bazelrc(made, "7.4.1"))["build"] if "header" in flag]
+    flags = [flag for flag in parse_rc(made.bazelrc("7.4.1"))["build"] if "header" in flag]
     assert flags == [f"--remote_header={text}" for text in line.splitlines()]
 
 

@@ -21,7 +21,7 @@ SCRIPT = dockerfile.TEMPLATES / "remote.py"
 def test_headers_are_hidden_in_what_bazel_prints(tmp_path: Path) -> None:
     rc, headers = tmp_path / "remote", tmp_path / "headers"
     headers.write_text("Authorization=Bearer abc.def-123==\nx-team=a b\n")
-    rc.write_text(dockerfile.remote_bazelrc(remote(cache="grpc://h", header_file=str(headers)), "6.5.0"))
+    rc.write_text(remote(cache="grpc://h", header_file=str(headers)).bazelrc("6.5.0"))
     output = "  'build' options: --remote_header=Authorization=Bearer abc.def-123== --x\nabc.def-123==\n[1 / 2] a b\n"
     done = subprocess.run(
         [sys.executable, SCRIPT, "hide", rc], input=output, capture_output=True, text=True, check=True

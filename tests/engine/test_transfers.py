@@ -106,7 +106,7 @@ def test_the_message_of_a_failed_transfer_has_no_control_characters() -> None:
 
 # --- what the engine reports of a transfer ---------------------------------------------------------------------------
 
-BEGUN = {"status": "Downloading", "id": "a", "progressDetail": {"current": 1, "total": 2}}
+BEGUN = {"status": "Downloading", "id": "a", "progressDetail": {"current": 1e6, "total": 2e6}}
 
 
 def events(error: Exception | None = None, *more: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -137,7 +137,7 @@ def test_a_broken_transfer_says_why_and_that_it_goes_on(broken: Iterator[dict[st
     assert error.value.reason == message
     assert error.value.passing
     assert error.value.hint.startswith("the same command continues where it stopped")
-    assert step.share == 0.5
+    assert step.detail == "1 of 2 MB, as far as is known"
 
 
 @pytest.mark.parametrize(

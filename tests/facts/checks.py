@@ -6,7 +6,7 @@ from itertools import pairwise
 from tfbuild.facts.release_table import RangeRow, ReleaseTable, version
 
 # Tables with a row for every release.
-COMPLETE_TABLES = ("python", "bazel", "compiler", "known_compiler", "wheel_target", "cuda")
+COMPLETE_TABLES = ("python", "bazel", "known_compiler", "wheel_target", "cuda")
 
 
 def check_releases(releases: ReleaseTable) -> None:

@@ -28,15 +28,15 @@ def chosen(release: str, **options: Any) -> Build:
 
 def test_every_base_stands_on_a_known_debian_and_one_is_the_default() -> None:
     names = [row.name for row in DISTRIBUTIONS]
-    assert len({(row.python, row.distribution) for row in toolchains.bases()}) == len(toolchains.bases())
-    assert {row.distribution for row in toolchains.bases()} == set(names)
-    assert [row.image for row in toolchains.bases() if row.default] == ["python:3.11-slim-bookworm"]
+    assert len({(row.python, row.distribution) for row in toolchains.images().base}) == len(toolchains.images().base)
+    assert {row.distribution for row in toolchains.images().base} == set(names)
+    assert [row.image for row in toolchains.images().base if row.default] == ["python:3.11-slim-bookworm"]
     assert list(toolchains.base_pythons()) == sorted(toolchains.base_pythons(), key=Version)
     assert [row.glibc for row in DISTRIBUTIONS] == sorted((row.glibc for row in DISTRIBUTIONS), key=Version)
 
 
 def test_mmdebstrap_makes_the_bases_with_debians_own_python() -> None:
-    bootstraps = {row.image: row.bootstrap for row in toolchains.bases() if row.bootstrap}
+    bootstraps = {row.image: row.bootstrap for row in toolchains.images().base if row.bootstrap}
     assert bootstraps == {f"python:{row.python}-slim-{row.name}": row.name for row in DISTRIBUTIONS}
     assert f"Debian has {rules.debian_pythons()}." in (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 

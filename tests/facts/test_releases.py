@@ -7,7 +7,6 @@ import re
 from datetime import date
 from importlib import resources
 from itertools import pairwise
-from typing import get_args
 
 import msgspec
 import pytest
@@ -23,7 +22,7 @@ from tfbuild import facts
 from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
-from tfbuild.facts.release_table import Config, KnownCompiler, RangeRow, ReleaseTable, Sourced, Sure, spelled, table
+from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, spelled, table
 from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, rules, select, wheel
 
 FILE = resources.files("tfbuild.facts") / "releases.toml"
@@ -50,14 +49,7 @@ def test_compilers(release: str) -> None:
     installable = {name for row in toolchains.table().distribution for name in toolchains.compilers(row)}
     for known in releases.compilers(release):
         assert known.name not in installable or "-".join(map(str, compilers.parse_compiler(known.name))) == known.name
-    first = releases.compilers(release)[0]
-    if first.sure == "wheel":
-        assert releases.row(table().compiler, release).wheel.startswith(f"{first.name}.")
-
-
-def test_a_compiler_is_certain_where_somebody_built_with_it() -> None:
-    rows = {sure: KnownCompiler(name="gcc-12", source="x", sure=sure) for sure in get_args(Sure)}
-    assert {sure for sure, row in rows.items() if not row.certain} == {"reports", "unknown"}
+    assert releases.wheel_compiler(release) in ("", "gcc-9", releases.compilers(release)[0].name)
 
 
 @each("release", ALL)
@@ -95,7 +87,7 @@ def test_a_config_that_may_be_gone_is_refused(monkeypatch: pytest.MonkeyPatch) -
     rows = [
         msgspec.structs.replace(row, before="2.21") if row.name == "mkl_threadpool" else row for row in table().config
     ]
-    gone = Config(since="2.21", sure="unknown", name="mkl_threadpool")
+    gone = Config(since="2.21", unknown=True, name="mkl_threadpool")
     monkeypatch.setattr(releases, "table", lambda: msgspec.structs.replace(table(), config=(*rows, gone)))
     with pytest.raises(Unsupported) as refusal:
         configuration.configs("2.21.0", "mkl", "x86_64", "threadpool")

@@ -10,7 +10,7 @@ import pytest
 
 from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import evaluate
-from tfbuild.measure.evaluate import BASE_AGAIN, Evaluation, compare_arms
+from tfbuild.measure.evaluate import BASE_AGAIN, Evaluation, compare_arms, inverse
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Interval, Round, Sample
 from tfbuild.measure.rounds import CaseRun
@@ -185,11 +185,11 @@ def case(
 
 
 def test_the_mean_is_the_geometric_one_of_each_round() -> None:
-    mean = evaluate.mean([case(0.5), case(2.0, seed=2), case(0.25, seed=3)], "arm")
+    mean = evaluate.together([case(0.5), case(2.0, seed=2), case(0.25, seed=3)])
     assert mean is not None
-    assert mean.cpu.median == pytest.approx(4 ** (1 / 3), rel=0.02)
-    assert (mean.effect, mean.rounds, mean.clean) == ("faster", 9, 9)
-    assert mean.band.median == pytest.approx(1.0, rel=0.02)
+    assert 1 / inverse(mean.arms["arm"].cpu).median == pytest.approx(4 ** (1 / 3), rel=0.02)
+    assert (mean.arms["arm"].effect, len(mean.used), mean.clean) == ("faster", 9, 9)
+    assert inverse(mean.band).median == pytest.approx(1.0, rel=0.02)
 
 
 def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_rounds() -> None:
@@ -207,14 +207,12 @@ def test_items_count() -> None:
 
 
 def test_cases_without_the_same_rounds_have_no_mean() -> None:
-    assert evaluate.mean([case(0.5), case(0.5, 8)], "arm") is None
-    assert evaluate.mean([case(0.5, 1), case(0.5, 1)], "arm") is None
-    assert evaluate.mean([case(0.5), case(0.5)], "another arm") is None
-    assert evaluate.mean([], "arm") is None
+    assert evaluate.findings([case(0.5), case(0.5, 8)]) == ()
+    assert evaluate.findings([case(0.5, 1), case(0.5, 1)]) == ()
     lost = case(0.5)
     for row in lost.rounds:
         row.samples.pop("arm")
-    assert evaluate.mean([case(0.5), lost], "arm") is None
+    assert evaluate.findings([case(0.5), lost]) == ()
     assert evaluate.findings([]) == ()
 
 
@@ -231,9 +229,9 @@ def test_a_mean_is_judged_by_what_its_cases_are_timed_by(metric: str, effect: st
         return replace(one, rounds=rounds, metric=metric)
 
     cases = [parallel(1), parallel(2)]
-    mean = evaluate.mean(cases, "arm")
+    mean = evaluate.together(cases)
     assert mean is not None
-    assert mean.effect == effect
+    assert mean.arms["arm"].effect == effect
     (finding,) = evaluate.findings(cases)
     assert f"arm: {effect}, {ratio}" in finding.text
     assert finding.values["cpu"] == pytest.approx(0.5, rel=0.05)

@@ -14,7 +14,6 @@ from tests.pipeline.memory_engine import COMPILED, OFFICIAL, MemoryEngine, chose
 from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tfbuild import cpu
-from tfbuild.context import dockerfile
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, compiling
@@ -22,8 +21,8 @@ from tfbuild.pipeline.compiling import NO_LIMITS, cgroup_limits, machine_share, 
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.progress import Step
 
-CACHE = Remote(cache="grpc://cache:1")
-EXECUTOR = Remote(executor="grpc://farm:1")
+CACHE = Remote(name="cache grpc://cache:1", flags=("--remote_cache=grpc://cache:1",))
+EXECUTOR = Remote(name="executor grpc://farm:1", executor=True)
 
 
 def watching(*lines: str, error: BaseException | None = None) -> Any:
@@ -65,7 +64,7 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
     assert modes == {0o600}
     assert sorted(secrets) == ["ca", "deadline", "machine", "mirror", "remote"]
     assert (secrets["ca"], secrets["mirror"]) == ("a company's", "http://mirror.site\n")
-    assert secrets["remote"] == dockerfile.remote_bazelrc(CACHE, COMPILED.bazel)
+    assert secrets["remote"] == "build --remote_cache=grpc://cache:1\n"
     assert re.fullmatch(r"build --jobs=3\nbuild --local_ram_resources=\d+\n", secrets["machine"])
     now = time.time()
     assert now + 3000 < int(secrets["deadline"]) <= now + 3601

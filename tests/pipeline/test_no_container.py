@@ -359,7 +359,7 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
             "system": "Debian GNU/Linux 12 (bookworm)", "glibc": "2.36", "python": host.machine.pythons[PYTHON].version,
             "python_path": host.machine.pythons[PYTHON].path, "compiler_path": "/opt/gcc/bin/gcc-12",
         },
-        "context": "sha256:1", "plan": json.loads(json.dumps(build.to_json())), "audit": audit.to_json(),
+        "context": "sha256:1", **json.loads(json.dumps({"plan": build.to_json(), "audit": audit.to_json()})),
         "libtensorflow": {"file": library, "sha256": hashlib.sha256(b"1\n").hexdigest()},
         "records": {"build.txt": "builder=b1\nbazel=6.5.0\ncompiler=gcc 12\nsource_commit=\n", "packages.txt": ""},
     }  # fmt: skip

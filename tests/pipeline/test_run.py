@@ -46,7 +46,7 @@ def test_the_options_become_a_run(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (run.jobs, run.seconds, run.disk, run.ca) == (4, 3600.0, 5 * 10**9, tmp_path / "ca.pem")
     assert run.remote is not None
-    assert (run.remote.cache, run.remote.readonly) == ("grpc://cache:1", True)
+    assert run.remote.name == "cache grpc://cache:1, read only"
     assert (run.no_cache, run.verify, run.throughput, run.reverify) == (True, False, False, True)
 
 

@@ -5,10 +5,10 @@ import json
 import shutil
 import subprocess
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tests.plan.test_selection import chosen
 from tests.rows import each
@@ -81,10 +81,10 @@ def test_a_real_library_is_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert audit.tag.startswith(("manylinux_2_26", "manylinux_2_27", "manylinux_2_28", "manylinux_2_25"))
     assert audit.to_json() == {
         "platform_tag": audit.tag,
-        "own_tags": ["linux_x86_64"],
+        "own_tags": ("linux_x86_64",),
         "consistent": True,
         "needs": audit.needs,
-        "external_libraries": [],
+        "external_libraries": (),
     }
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from tfbuild.context import dockerfile
 from tfbuild.errors import UsageError
 from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
@@ -32,7 +31,7 @@ def remote(**given: Any) -> Remote:
 def lines(bazel: str, **given: Any) -> list[str]:
     """Return what Bazel gets, for CACHE unless the options say otherwise."""
     named = remote(**({"cache": CACHE} | given))
-    return [line.removeprefix("build ") for line in dockerfile.remote_bazelrc(named, bazel).splitlines()]
+    return [line.removeprefix("build ") for line in named.bazelrc(bazel).splitlines()]
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def test_a_remote_has_a_name_for_people() -> None:
     ],
 )
 def test_an_address_is_kept_as_bazel_reads_it(given: str, kept: str) -> None:
-    assert remote(cache=given).cache == kept
+    assert remote(cache=given).name == f"cache {kept}"
 
 
 NO_ADDRESSES = (
@@ -106,7 +105,7 @@ def test_a_header_file_has_one_header_a_line(tmp_path: Path) -> None:
     path = tmp_path / "headers"
     path.write_text("# a\n\nA=1\n  \nB=x=y\n")
     shown = remote(cache="grpc://h", header_file=str(path))
-    assert shown.headers == (("A", "1"), ("B", "x=y"))
+    assert shown.flags[1:] == ("--remote_header='A=1'", "--remote_header='B=x=y'")
     assert "x=y" not in repr(shown) + shown.name
 
 
@@ -129,11 +128,11 @@ def test_a_header_file_that_is_none_is_refused_by_its_line_alone(content: bytes,
 
 def test_a_certificate_and_its_key_are_secrets_of_the_builder(pem: Path) -> None:
     both = remote(cache="grpc://h", certificate=str(pem), key=str(pem))
-    assert both.secrets() == {"remote-certificate": pem, "remote-key": pem}
+    assert both.files == {"remote-certificate": pem, "remote-key": pem}
     assert str(pem) not in repr(both)
     tls = {"--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"}
     assert tls <= {*lines("6.5.0", certificate=str(pem), key=str(pem))}
-    assert remote(cache="grpc://h").secrets() == {}
+    assert remote(cache="grpc://h").files == {}
 
 
 # --- Bazel's lines ----------------------------------------------------------------------------------------------------
@@ -148,8 +147,8 @@ def test_read_only_fills_the_disk_cache_all_the_same() -> None:
 def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel() -> None:
     properties = ("container-image=docker://x@sha256:1",)
     assert lines("6.5.0", executor="grpcs://host:8980", instance="main", properties=properties) == [
-        "--remote_executor=grpcs://host:8980", "--remote_local_fallback", "--spawn_strategy=remote,local",
-        "--strategy=Genrule=remote,local", f"--remote_cache={CACHE}", "--remote_instance_name=main",
+        f"--remote_cache={CACHE}", "--remote_executor=grpcs://host:8980", "--remote_local_fallback",
+        "--spawn_strategy=remote,local", "--strategy=Genrule=remote,local", "--remote_instance_name=main",
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
     ]  # fmt: skip
 

@@ -17,7 +17,7 @@ from tfbuild.oci import client
 from tfbuild.oci.manifests import INDEX, digest_of
 from tfbuild.oci.references import Repository
 from tfbuild.plan import Build
-from tools import committed
+from tools import committed, verbs
 
 FOLDER = ROOT / "dockerfiles"
 BUILDS = committed.builds()
@@ -30,6 +30,10 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(FOLDER, tmp_path / "dockerfiles"))
 
 
+def updated(copy: Path, digests: dict[str, str] | None = None, *, check: bool = False) -> list[str]:
+    return verbs.update(copy.parent, committed.pages(copy.parent, digests), check=check)
+
+
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
@@ -39,10 +43,9 @@ def test_whatever_changes_is_stale_and_written_again(copy: Path) -> None:
     (copy / BUILDS[1].id / "plan.json").unlink()
     (copy / "0.1-gone" / "fixes").mkdir(parents=True)
     (copy / "0.1-gone" / "fixes" / "x.patch").write_text("")
-    changed = ["0.1-gone/fixes/x.patch", own, f"{BUILDS[1].id}/plan.json"]
-    assert committed.stale(copy) == changed
-    assert committed.write(copy) == changed
-    assert committed.stale(copy) == []
+    changed = [f"dockerfiles/{name}" for name in ("0.1-gone/fixes/x.patch", own, f"{BUILDS[1].id}/plan.json")]
+    assert updated(copy, check=True) == updated(copy) == changed
+    assert updated(copy, check=True) == []
     assert not (copy / "0.1-gone").exists()
 
 
@@ -99,13 +102,13 @@ def push(server: Server, path: str, tag: str) -> str:
 
 def test_a_pinned_base_stays_pinned_and_is_named_with_its_tag(copy: Path) -> None:
     base = BUILDS[0].base_image
-    assert committed.write(copy, {base: PIN}) == sorted(
-        f"{build.id}/Dockerfile" for build in BUILDS if build.base_image == base
+    assert updated(copy, {base: PIN}) == sorted(
+        f"dockerfiles/{build.id}/Dockerfile" for build in BUILDS if build.base_image == base
     )
     text = (copy / BUILDS[0].id / "Dockerfile").read_text()
     assert f"\nARG BASE_NAME={base}\nARG BASE_DIGEST={PIN}\nARG BASE=${{BASE_NAME}}${{BASE_DIGEST:+@" in text
     assert committed.pins(copy) == {base: PIN}
-    assert committed.stale(copy) == committed.write(copy) == []
+    assert updated(copy, check=True) == []
     done = tool("hadolint", "--config", ROOT / ".hadolint.yaml", copy / BUILDS[0].id / "Dockerfile")
     assert (done.returncode, done.stdout) == (0, "")
 

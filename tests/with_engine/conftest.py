@@ -157,7 +157,7 @@ def site(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     options = " ".join(f"'common {option}'" for option in newbazel.OFFLINE)
     ref = f"tfbuild-test:site-{uuid.uuid4().hex[:8]}"
     offline = f"RUN rm /etc/apt/sources.list.d/sid.list && printf '%s\\n' {options} > /etc/bazel.bazelrc"
-    debian(engine, folder / "base", ref, "libeigen3-dev", before=offline, system=system)
+    debian(engine, folder / "system", ref, "libeigen3-dev", before=offline, system=system)
     try:
         with mirror.serve(folder / "mirror") as server:
             url = f"http://127.0.0.1:{server.server_port}"

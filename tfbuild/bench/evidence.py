@@ -2,7 +2,6 @@
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from tfbuild.bench import findings
@@ -14,8 +13,6 @@ from tfbuild.measure.experiments import Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
 
-# TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
-UNPROVEN = "gemm_api"
 MOST_LISTED = 4
 LEAST_SECONDS = 30.0
 # An experiment with less time observes only its first case.
@@ -66,24 +63,10 @@ def _primitives(
 
 def primitives(begin: str, text: str) -> Finding:
     """Return a finding that starts with `begin`, from the lines that oneDNN prints with ONEDNN_VERBOSE=1."""
-    kinds = implementations(text)
-    runtime, isa, _ = judge.primitives(text)
-    ran = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in kinds.items())
+    runtime, isa, kinds = judge.primitives(text)
+    ran = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in sorted(kinds.items()))
     where = f"oneDNN on {runtime} ({isa}) runs " if kinds else "no primitive of oneDNN runs"
     return Finding(text=f"{begin}{where}{ran}", values={kind: float(len(names)) for kind, names in kinds.items()})
-
-
-def implementations(text: str) -> dict[str, tuple[str, ...]]:
-    """Return the implementations that ran on the CPU by kind of primitive ("convolution"), the most frequent first."""
-    counts: dict[str, Counter[str]] = {}
-    for match in judge.ONEDNN_LINE.finditer(text):
-        kind, implementation = judge.executed(match.group(1).split(","))
-        if kind and kind != UNPROVEN:
-            counts.setdefault(kind, Counter())[implementation] += 1
-    return {
-        kind: tuple(name for name, _ in sorted(names.items(), key=lambda pair: (-pair[1], pair[0])))
-        for kind, names in sorted(counts.items())
-    }
 
 
 def _shorten(names: Sequence[str]) -> str:

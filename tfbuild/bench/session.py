@@ -277,7 +277,7 @@ class Session:
     def _measure(self, group: CaseGroup, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
         def tell(text: str) -> None:
             left = max(0.0, self.end - time.monotonic())
-            step.detail, step.share = f"{duration(left)} left: {text}", 1 - left / max(self.settings.budget, left, 1.0)
+            step.detail = f"{duration(left)} left: {text}"
             self.progress.draw()
 
         runs = group.begin(self.machine, pool, tell)

@@ -10,7 +10,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from tfbuild import facts
@@ -105,10 +105,7 @@ def count(code: bytes, arch: str) -> Counted:
     return Counted(instructions=sum(times.values()), needing=needing, unread=unread)
 
 
-@cache
-def table() -> InstructionTable:
-    """Return the rows of facts/instructions.toml."""
-    return facts.load("instructions", InstructionTable)
+table = partial(facts.load, "instructions", InstructionTable)
 
 
 # --- x86-64 --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,10 +140,7 @@ def read_code(
         return _scan(Code.locate(library, file), full, tell, regions)
 
 
-@cache
-def code_table() -> CodeTable:
-    """Return the rows of facts/code.toml."""
-    return facts.load("code", CodeTable)
+code_table = partial(facts.load, "code", CodeTable)
 
 
 def written() -> frozenset[str]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 from packaging.version import Version
@@ -65,9 +66,7 @@ class MatrixTable(Facts, frozen=True):
     runner: tuple[Runner, ...]
 
 
-def matrix_table() -> MatrixTable:
-    """Return the facts about platforms, CI systems and their machines."""
-    return facts.load("matrix", MatrixTable)
+matrix_table = partial(facts.load, "matrix", MatrixTable)
 
 
 @dataclass(frozen=True, kw_only=True)

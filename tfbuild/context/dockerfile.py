@@ -15,13 +15,11 @@ from typing import Any
 
 import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from packaging.version import Version
 
 from tfbuild import util
 from tfbuild.context.labels import UNVERIFIED, image_name, labels_of, smoke_plan
 from tfbuild.errors import TfbuildError
 from tfbuild.plan import OVERRIDES, Build, alternatives, official_build
-from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.options import words
 
 # In a context: what all builds have in common.
@@ -235,26 +233,3 @@ def environment_of_templates() -> Environment:
         "tojson": lambda value: Quoted(json.dumps(value)),
     }
     return jinja
-
-
-def remote_bazelrc(remote: Remote, bazel: str) -> str:
-    """Return the lines for Bazel that name a remote cache or executor, with credentials."""
-    flags = [f"--remote_executor={remote.executor}"] if remote.executor else []
-    if remote.executor:
-        # With the fallback, an action that the executor fails to run is run on this machine. A tree's own .bazelrc
-        # keeps actions there: build --spawn_strategy=standalone, older ones genrules too.
-        flags += ["--remote_local_fallback"] if remote.fallback else []
-        flags += ["--spawn_strategy=remote,local", "--strategy=Genrule=remote,local"]
-    if remote.cache:
-        flags.append(f"--remote_cache={remote.cache}")
-    if remote.instance:
-        flags.append(f"--remote_instance_name={remote.instance}")
-    flags += [f"--remote_default_exec_properties='{item}'" for item in remote.properties]
-    flags += [f"--remote_header='{name}={value}'" for name, value in remote.headers]
-    if remote.certificate:
-        flags += ["--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"]
-    if remote.readonly:
-        flags.append("--noremote_upload_local_results")
-        # Without it, results do not reach the disk cache either (bazelbuild/bazel#15148); Bazel 6 needs no flag.
-        flags += ["--incompatible_remote_results_ignore_disk"] if Version(bazel) < Version("6.0.0") else []
-    return "".join(f"build {flag}\n" for flag in flags)

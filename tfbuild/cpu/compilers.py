@@ -7,7 +7,7 @@ machines), nor a CPU's name or a list without a level (Clang tunes badly for the
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from tfbuild import facts
 from tfbuild.cpu import names
@@ -63,9 +63,7 @@ class CompilerTable(Facts, frozen=True):
     broken: tuple[Broken, ...]
 
 
-def compiler_table() -> CompilerTable:
-    """Return the rows of facts/compilers.toml."""
-    return facts.load("compilers", CompilerTable)
+compiler_table = partial(facts.load, "compilers", CompilerTable)
 
 
 @lru_cache(maxsize=2**8)

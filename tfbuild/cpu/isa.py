@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -107,9 +108,7 @@ class Use(Facts, frozen=True):
     source: str
 
 
-def uses() -> tuple[Use, ...]:
-    """Return the rows of facts/uses.toml."""
-    return facts.rows("uses", Use)
+uses = partial(facts.rows, "uses", Use)
 
 
 def relevant(features: Iterable[str]) -> frozenset[str]:

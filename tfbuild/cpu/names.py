@@ -4,7 +4,7 @@ A processor's name is "EPYC 7763", or a model name of /proc/cpuinfo (facts/produ
 """
 
 import re
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from tfbuild import facts
@@ -105,9 +105,7 @@ class Product(Facts, frozen=True):
     source: str = ""
 
 
-def products() -> tuple[Product, ...]:
-    """Return the processors of facts/products.toml."""
-    return facts.rows("products", Product)
+products = partial(facts.rows, "products", Product)
 
 
 # All examples are compared with each name that is looked up.

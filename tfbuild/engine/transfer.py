@@ -101,7 +101,6 @@ def follow(events: Iterable[dict[str, Any]], step: Step, *, pushing: bool) -> No
             if event.get("status") in MOVING_STATUSES and detail.get("total"):
                 layers[str(event["id"])] = (int(detail.get("current", 0)), int(detail["total"]))
                 done, total = (sum(part) for part in zip(*layers.values(), strict=True))
-                step.share = min(1.0, done / total)
                 step.detail = f"{done / 1e6:,.0f} of {total / 1e6:,.0f} MB, as far as is known"
     except urllib3.exceptions.ReadTimeoutError:
         failures.append(TransferFailed("the transfer stalled: the engine reports no progress"))

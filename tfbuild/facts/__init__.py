@@ -7,7 +7,7 @@ in a fact cannot become a wrong build.
 import re
 import tomllib
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -121,9 +121,8 @@ def squeeze(name: str) -> str:
     return re.sub(r"[-_.\s]", "", name).lower()
 
 
-def architectures() -> dict[str, Architecture]:
-    """Return the tables of facts/features.toml by architecture: "x86_64", "aarch64"."""
-    return cast(dict[str, Architecture], _load("features", dict[str, Architecture]))
+# The tables of facts/features.toml by architecture: "x86_64", "aarch64".
+architectures = partial(load, "features", dict[str, Architecture])
 
 
 @cache

@@ -13,9 +13,6 @@ from packaging.version import VERSION_PATTERN, Version
 from tfbuild import facts
 from tfbuild.facts import Facts
 
-Sure = Literal["tree", "docs", "wheel", "index", "packagers", "reports", "measured", "unknown"]
-# A build that relies on such a row is planned with a note.
-UNCERTAIN = ("reports", "unknown")
 Step = Literal["run", "build"]
 VERSION = re.compile(VERSION_PATTERN, re.VERBOSE | re.IGNORECASE)
 # Python reads no number of more than 4300 digits. No version is nearly that long.
@@ -77,7 +74,6 @@ class RangeRow(Facts, frozen=True, kw_only=True):
     KEY: ClassVar[str] = ""
     since: str = msgspec.field(name="from", default="")
     before: str = ""
-    sure: Sure = "tree"
     note: str = ""
 
     @property
@@ -98,6 +94,7 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 class Config(RangeRow, frozen=True, kw_only=True):
     KEY = "name"
     name: str
+    unknown: bool = False
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):
@@ -115,20 +112,12 @@ class Bazel(Sourced, frozen=True, kw_only=True):
     version: str
 
 
-class ReleaseCompiler(Sourced, frozen=True, kw_only=True):
-    wheel: str
-    measured: tuple[str, ...]
-
-
 class KnownCompiler(Sourced, frozen=True, kw_only=True):
     KEY = "name"
     name: str
+    wheels: tuple[str, ...] = ()
+    absent: bool = False
     patches: str = ""
-
-    @property
-    def certain(self) -> bool:
-        """Whether somebody is known to have built the release with it."""
-        return self.sure not in UNCERTAIN
 
 
 class WheelTarget(Sourced, frozen=True, kw_only=True):
@@ -260,7 +249,6 @@ class ReleaseTable(Facts, frozen=True, kw_only=True):
     llvm: tuple[LinkedLlvm, ...]
     python: tuple[Python, ...]
     bazel: tuple[Bazel, ...]
-    compiler: tuple[ReleaseCompiler, ...]
     known_compiler: tuple[KnownCompiler, ...]
     wheel_target: tuple[WheelTarget, ...]
     wheel_flag: tuple[WheelFlag, ...]

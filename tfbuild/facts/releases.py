@@ -135,15 +135,14 @@ def bazel(release: str) -> str:
 
 
 def compilers(release: str) -> tuple[release_table.KnownCompiler, ...]:
-    """Return the compilers that can build the release, the surest first."""
-    order = ("wheel", "measured", "packagers", *release_table.UNCERTAIN)
-    return tuple(sorted(rows(table().known_compiler, release), key=lambda known: order.index(known.sure)))
+    """Return the compilers that built the release and that a base may have, the official wheel's first."""
+    known = (known for known in rows(table().known_compiler, release) if not known.absent)
+    return tuple(sorted(known, key=lambda known: not known.wheels))
 
 
 def wheel_compiler(release: str) -> str:
-    """Return the compiler of the official x86-64 wheel ("clang-18.1.8"), or "" if that wheel was not examined."""
-    fact = row(table().compiler, release)
-    return fact.wheel if release in fact.measured else ""
+    """Return the compiler of the official x86-64 wheel ("clang-18"), or "" if that wheel was not examined."""
+    return next((known.name for known in rows(table().known_compiler, release) if release in known.wheels), "")
 
 
 def wheel(release: str) -> release_table.WheelTarget:
@@ -196,7 +195,7 @@ def cuda_from_base(release: str, target: str) -> bool:
 def config(name: str, release: str) -> bool | None:
     """Whether .bazelrc has --config=NAME; None where that is not known."""
     matches = rows(table().config, release, name)
-    known = any(row.name == name for row in table().config) and not any(row.sure == "unknown" for row in matches)
+    known = any(row.name == name for row in table().config) and not any(row.unknown for row in matches)
     return bool(matches) if known else None
 
 

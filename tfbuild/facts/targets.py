@@ -1,6 +1,7 @@
 """The targets that an image can be made for: the typed view on facts/targets.toml."""
 
 import re
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -52,9 +53,7 @@ class TargetTable(Facts, frozen=True, kw_only=True):
     exclusion: tuple[Exclusion, ...]
 
 
-def target_table() -> TargetTable:
-    """Return the facts, read once a process."""
-    return facts.load("targets", TargetTable)
+target_table = partial(facts.load, "targets", TargetTable)
 
 
 def names() -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """What images and builders are made of: facts/images.toml (bases) and toolchains.toml (Debian, compilers, Bazel)."""
 
 import re
+from functools import partial
 
 from packaging.version import Version
 
@@ -61,9 +62,7 @@ class ToolchainTable(Facts, frozen=True):
     python_package: tuple[PythonPackages, ...]
 
 
-def table() -> ToolchainTable:
-    """Return the facts, read once a process."""
-    return facts.load("toolchains", ToolchainTable)
+table = partial(facts.load, "toolchains", ToolchainTable)
 
 
 def host_configuration(bazel: str, own: str) -> tuple[str, ...]:
@@ -120,24 +119,22 @@ class BaseImageTable(Facts, frozen=True):
     variables: dict[str, str]
 
 
-def bases() -> tuple[BaseImage, ...]:
-    """Return the known base images."""
-    return facts.load("images", BaseImageTable).base
+images = partial(facts.load, "images", BaseImageTable)
 
 
 def is_harmless(variable: str, value: str) -> bool:
     """Whether base images set this variable to such a value, and nothing loads code from it."""
-    return bool(re.fullmatch(facts.load("images", BaseImageTable).variables.get(variable, r"(?!)"), value, re.ASCII))
+    return bool(re.fullmatch(images().variables.get(variable, r"(?!)"), value, re.ASCII))
 
 
 def default_base() -> BaseImage:
     """Return the base of official wheels."""
-    return next(row for row in bases() if row.default)
+    return next(row for row in images().base if row.default)
 
 
 def base_pythons() -> tuple[str, ...]:
     """Return the Pythons that bases have, oldest first."""
-    return tuple(dict.fromkeys(row.python for row in bases()))
+    return tuple(dict.fromkeys(row.python for row in images().base))
 
 
 def debian_of(image: str) -> Distribution | None:
@@ -155,4 +152,4 @@ def python_of(image: str) -> str:
 
 def without_apt(image: str) -> bool:
     """Whether an image is known by its name to be based neither on Debian nor on Ubuntu."""
-    return bool(re.fullmatch(facts.load("images", BaseImageTable).without_apt, image.rpartition("/")[2]))
+    return bool(re.fullmatch(images().without_apt, image.rpartition("/")[2]))

@@ -1,7 +1,7 @@
 """Turn rounds into ratios, their intervals and verdicts, for one case or for cases that took turns. Pure."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from statistics import fmean, geometric_mean, median
@@ -52,8 +52,10 @@ def effect(ratio: Interval | None, band: Interval | None) -> str:
     return records.NO_DIFFERENCE
 
 
-def inverse(ratio: Interval) -> Interval:
-    """Invert a ratio, so that it says how fast the other side is."""
+def inverse(ratio: Interval | None) -> Interval:
+    """Invert a ratio, so that it says how fast the other side is. Raises ValueError where too few rounds gave none."""
+    if ratio is None:
+        raise ValueError("too few rounds for a ratio")
     return Interval(median=1 / ratio.median, low=1 / ratio.high, high=1 / ratio.low, coverage=ratio.coverage)
 
 
@@ -178,72 +180,48 @@ def seconds_per_item(case: CaseResult, arm: ArmResult) -> Interval | None:
 # --- cases that took turns: the geometric mean of each round ---------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mean:
-    """An arm's ratios to the baseline over all cases (above 1: faster). `clean` of the `rounds` were undisturbed.
+def together(cases: Sequence[CaseResult]) -> Evaluation | None:
+    """Judge the arms of all cases by the geometric means of each turn; None if the cases differ in their rounds.
 
-    `foreign`: the mean share of the machine's time that others used.
+    A turn is undisturbed if all of its rounds are. An arm that a round lacks is left out.
     """
-
-    cpu: Interval
-    wall: Interval
-    band: Interval
-    effect: str
-    rounds: int
-    clean: int
-    foreign: float
-
-
-def mean(cases: Sequence[CaseResult], arm: str) -> Mean | None:
-    """Return the mean of the clean rounds, or of all rounds if too few are clean.
-
-    None if a case lacks the arm, if the cases differ in their rounds, or if there are too few rounds.
-    """
-    lengths = {len(case.rounds) for case in cases}
-    if len(lengths) != 1 or not all(arm in row.samples for case in cases for row in case.rounds):
+    if len({len(case.rounds) for case in cases}) != 1 or not cases[0].rounds:
         return None
     turns = list(zip(*(case.rounds for case in cases), strict=True))
-    clean = [turn for turn in turns if all(row.foreign <= MOST_FOREIGN for row in turn)]
-    used = clean if len(clean) >= FEWEST_CLEAN else turns
-
-    def combined(name: str, time: Time) -> list[float]:
-        return [geometric_mean(_turn_ratios(cases, turn, name, time)) for turn in used]
-
-    metric = cases[0].metric
-    band = interval(combined(BASE_AGAIN, TIMES[metric]))
-    verdict = _verdict(partial(combined, arm), metric, band)
-    if verdict.cpu is None or verdict.wall is None or band is None:
-        return None
-    return Mean(
-        cpu=verdict.cpu,
-        wall=verdict.wall,
-        band=band,
-        effect=verdict.effect,
-        rounds=len(turns),
-        clean=len(clean),
-        foreign=fmean(row.foreign for turn in turns for row in turn),
-    )
+    names = set.intersection(*(set(row.samples) for turn in turns for row in turn))
+    rounds = [
+        Round(samples={name: _mean(cases, turn, name) for name in names}, foreign=max(row.foreign for row in turn))
+        for turn in turns
+    ]
+    return evaluate(rounds, cases[0].baseline, dict.fromkeys(names - {BASE_AGAIN}, 1), cases[0].metric)
 
 
-def _turn_ratios(cases: Sequence[CaseResult], turn: Sequence[Round], name: str, time: Time) -> Iterator[float]:
-    for case, row in zip(cases, turn, strict=True):
-        items = {arm.name: arm.items for arm in case.arms}
-        yield from ratios([row], {BASE_AGAIN: items[case.baseline], **items}, name, case.baseline, time)
+def _mean(cases: Sequence[CaseResult], turn: Sequence[Round], name: str) -> Sample:
+    """Return the means of an arm's seconds per item."""
+    names = [case.baseline if name == BASE_AGAIN else name for case in cases]
+    items = [arm.items for case, own in zip(cases, names, strict=True) for arm in case.arms if arm.name == own]
+    samples = [(row.samples[name], number) for row, number in zip(turn, items, strict=True)]
+    means = {metric: geometric_mean(time(one) / number for one, number in samples) for metric, time in TIMES.items()}
+    return Sample(inner=1, wall=means["wall"], cpu=means["cpu"], faults=0, rss=0.0, throttled=0)
 
 
 def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
     """Return a sentence for each arm that has a mean."""
-    names = [arm.name for arm in cases[0].arms if arm.name != cases[0].baseline] if cases else []
-    means = {name: mean(cases, name) for name in names}
-    return tuple(_finding(cases, name, pooled) for name, pooled in means.items() if pooled is not None)
+    pooled = together(cases)
+    if pooled is None or pooled.band is None:
+        return ()
+    return tuple(_finding(cases, arm.name, pooled) for arm in cases[0].arms if arm.name in pooled.arms)
 
 
-def _finding(cases: Sequence[CaseResult], arm: str, pooled: Mean) -> Finding:
-    ratio = pooled.cpu if cases[0].metric == "cpu" else pooled.wall
+def _finding(cases: Sequence[CaseResult], arm: str, pooled: Evaluation) -> Finding:
+    verdict = pooled.arms[arm]
+    assert verdict.cpu is not None  # from as many rounds as the band
+    assert verdict.wall is not None
+    ratio = verdict.cpu if cases[0].metric == "cpu" else verdict.wall
     text = (
-        f"all {len(cases)} together (geometric mean): {arm}: {pooled.effect}, {interval_text(ratio)} of the "
+        f"all {len(cases)} together (geometric mean): {arm}: {verdict.effect}, {interval_text(ratio)} of the "
         f"speed of {cases[0].baseline}"
     )
-    if pooled.clean < min(pooled.rounds, FEWEST_CLEAN):
-        text += f" (noisy: {pooled.clean} of {pooled.rounds} rounds undisturbed)"
-    return Finding(text=text, values={"cpu": pooled.cpu.median, "wall": pooled.wall.median})
+    if pooled.noisy:
+        text += f" (noisy: {pooled.clean} of {len(pooled.used)} rounds undisturbed)"
+    return Finding(text=text, values={"cpu": verdict.cpu.median, "wall": verdict.wall.median})

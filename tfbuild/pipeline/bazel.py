@@ -46,8 +46,7 @@ LEAST_MINUTES = 15
 class BazelWatch:
     """Takes a compile's output line by line, and returns for each what to show ("": nothing new).
 
-    `share`: the part of the compile that is done, 0 to 1, among the actions that Bazel knows so far; `failed`: how
-    many of them failed.
+    `counted`: the step in which Bazel counts its actions, None before; `failed`: how many of them failed.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +58,7 @@ class BazelWatch:
         self.no_use = ""
         self.alone = False
         self.summary = ""
-        self.share: float | None = None
+        self.counted: Step | None = None
         self._clock = clock
         self._counts: deque[tuple[float, int]] = deque(maxlen=WINDOW_MINUTES + 1)
 
@@ -83,8 +82,8 @@ class BazelWatch:
     def show(self, step: Step, line: str) -> None:
         """Show in `step` how far the compile is; until Bazel says that, its last line."""
         if detail := self(line):
-            step.detail, step.share = detail, self.share
-        elif step.share is None:
+            step.detail, self.counted = detail, step
+        elif step is not self.counted:
             # A compiler's warnings do not replace the progress of the compile.
             step.detail = line
 
@@ -92,7 +91,6 @@ class BazelWatch:
         now = self._clock()
         if not self._counts or now - self._counts[-1][0] >= MINUTE:
             self._counts.append((now, done))
-        self.share = min(1.0, done / total) if total else None
         text = f"{done:,} / {total:,} actions" + (f", {100 * done // total} %" if total else "")
         if self.failed:
             text += f", {self.failed} failed"

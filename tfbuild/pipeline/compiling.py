@@ -11,7 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tfbuild.context import dockerfile
 from tfbuild.cpu import Cpu, detect
 from tfbuild.engine import faults
 from tfbuild.engine.build import BuildSettings
@@ -191,8 +190,8 @@ def _secrets(build: Build, run: Run, share: Share | None, folder: Path) -> dict[
         # For compile.sh: a second of this machine's clock.
         texts["deadline"] = f"{time.time() + _left(run):.0f}\n" if run.seconds else ""
         if run.remote:
-            texts["remote"] = dockerfile.remote_bazelrc(run.remote, build.bazel)
-            secrets |= run.remote.secrets()
+            texts["remote"] = run.remote.bazelrc(build.bazel)
+            secrets |= run.remote.files
     for name, text in texts.items():
         if text:
             secrets[name] = folder / name
@@ -288,7 +287,7 @@ def _time_up(run: Run, watch: BazelWatch) -> TimeUp:
     so_far, more = "; what is compiled is kept", ""
     if watch.failed:
         so_far = f", after {counted(watch.failed, 'action')} failed (ERROR in the log){so_far}"
-    if watch.share is None:
+    if watch.counted is None:
         so_far = ", before anything was compiled"
         more = "give it more time: each run begins with Bazel's analysis; "
     message = f"stopped at the time limit of {duration(run.seconds)}{so_far}"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from packaging.utils import parse_wheel_filename
@@ -35,6 +35,9 @@ EXPORTED_HINT = "a wheel that `invoke wheel` wrote, with its .json beside it"
 PLACE_FIELDS = {"base_image", "base_distribution", "bazel_flags", "fixes", "notes"}
 MANYLINUX = re.compile(r"manylinux_([0-9]{1,4})_([0-9]{1,4})_\w+")
 SYMBOL = re.compile(r"([A-Z]+)_(\d+(?:\.\d+)*)")
+AUDIT_FIELDS = {"tag": "platform_tag", "own": "own_tags", "external": "external_libraries"}
+# What becomes part of files' names and of an index's columns.
+Word = Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}\Z")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,18 +169,17 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
 # --- the audit --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Audit:
+class Audit(msgspec.Struct, frozen=True, kw_only=True, rename=AUDIT_FIELDS):
     """`tag`: the most precise platform tag that the wheel is consistent with; `own`: the tags in its name.
 
     `needs`: the newest version that it needs of each set of symbols (GLIBC, GLIBCXX, CXXABI, GCC).
     `external`: libraries that it needs from the system, but no manylinux tag allows.
     """
 
-    tag: str
-    own: tuple[str, ...]
-    needs: dict[str, str]
-    external: tuple[str, ...]
+    tag: Word
+    own: tuple[str, ...] = ()
+    needs: dict[str, str] = {}
+    external: tuple[str, ...] = ()
 
     @property
     def broken_promises(self) -> tuple[str, ...]:
@@ -186,13 +188,7 @@ class Audit:
         return tuple(tag for tag in self.own if (named := glibc(tag)) and (needed is None or named < needed))
 
     def to_json(self) -> dict[str, object]:
-        return {
-            "platform_tag": self.tag,
-            "own_tags": list(self.own),
-            "consistent": not self.broken_promises,
-            "needs": self.needs,
-            "external_libraries": list(self.external),
-        }
+        return {**msgspec.to_builtins(self), "consistent": not self.broken_promises}
 
     def lines(self, wheel: Path) -> list[str]:
         """Return what users must know of the file `wheel`, one line each."""

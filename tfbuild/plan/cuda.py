@@ -11,6 +11,7 @@ compiles virtual code for every GPU that is not older (CUDA C++ Programming Guid
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -115,9 +116,7 @@ class CudaTable(Facts, frozen=True, kw_only=True):
     cudnn: tuple[CudnnRow, ...]
 
 
-def cuda_table() -> CudaTable:
-    """Return the facts, read once a process."""
-    return facts.load("cuda", CudaTable)
+cuda_table = partial(facts.load, "cuda", CudaTable)
 
 
 def refuse_base(image: str, cuda: str, cudnn: str) -> None:

@@ -323,7 +323,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         target=target,
         platform=platform,
         instruction_set=compiled,
-        compiler=releases.wheel_compiler(release).partition(".")[0] if arch == "x86_64" else "",
+        compiler=releases.wheel_compiler(release) if arch == "x86_64" else "",
         copts=tuple(f"--copt={flag}" for flag in row.flags),
         threading="threadpool",
         compute_capabilities=tuple(gpu.name for gpu in gpus),

@@ -1,9 +1,12 @@
 """A cache or an executor that machines share (Bazel's remote execution API, or a cache over HTTP): the options."""
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from packaging.version import Version
 
 from tfbuild.errors import UsageError
 from tfbuild.plan.request import RunRequest
@@ -24,27 +27,24 @@ ADDRESS = re.compile(r"\w+://(?:\[[\da-f:.]+\]|[\w.-]+)(?::([1-9]\d{0,4}))?(?:/[
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """URLs and their settings. `headers`, `certificate` and `key` are credentials: nothing prints them."""
+    """What the options name; `executor`: whether there is one. Nothing prints `flags`, which hold credentials.
 
-    cache: str = ""
-    executor: str = ""
-    instance: str = ""
-    properties: tuple[str, ...] = ()
+    `name`: its name in messages; `files`: secrets that the builder gets unchanged.
+    """
+
+    name: str
+    executor: bool = False
     readonly: bool = False
-    fallback: bool = True
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    certificate: Path | None = field(default=None, repr=False)
-    key: Path | None = field(default=None, repr=False)
+    flags: tuple[str, ...] = field(default=(), repr=False)
+    files: Mapping[str, Path] = field(default_factory=dict, repr=False, hash=False)
 
-    @property
-    def name(self) -> str:
-        """The name that messages use."""
-        parts = [f"cache {self.cache}" + (", read only" if self.readonly else "")] if self.cache else []
-        return "; ".join([*parts, *([f"executor {self.executor}"] if self.executor else [])])
-
-    def secrets(self) -> dict[str, Path]:
-        """Return the files that the builder gets unchanged."""
-        return {"remote-certificate": self.certificate, "remote-key": self.key} if self.certificate and self.key else {}
+    def bazelrc(self, bazel: str) -> str:
+        """Return the lines for that Bazel."""
+        flags = [*self.flags]
+        # Without it, results do not reach the disk cache either (bazelbuild/bazel#15148); Bazel 6 needs no flag.
+        if self.readonly and Version(bazel) < Version("6.0.0"):
+            flags.append("--incompatible_remote_results_ignore_disk")
+        return "".join(f"build {flag}\n" for flag in flags)
 
 
 # --- the options ------------------------------------------------------------------------------------------------------
@@ -73,16 +73,32 @@ def named_remote(request: RunRequest) -> Remote | None:
         raise UsageError(
             "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
         )
+    names, flags, files = list[str](), list[str](), dict[str, Path]()
+    if cache := _url("--remote-cache", request.remote_cache, CACHES):
+        names.append(f"cache {cache}" + (", read only" if request.remote_readonly else ""))
+        flags.append(f"--remote_cache={cache}")
+    if executor := _url("--remote-executor", request.remote_executor, EXECUTORS):
+        names.append(f"executor {executor}")
+        flags.append(f"--remote_executor={executor}")
+        # With the fallback, an action that the executor fails to run is run on this machine. A tree's own .bazelrc
+        # keeps actions there: build --spawn_strategy=standalone, older ones genrules too.
+        flags += ["--remote_local_fallback"] if request.remote_fallback == "yes" else []
+        flags += ["--spawn_strategy=remote,local", "--strategy=Genrule=remote,local"]
+    flags += [f"--remote_instance_name={request.remote_instance}"] if request.remote_instance else []
+    flags += [f"--remote_default_exec_properties='{item}'" for item in request.remote_property]
+    if request.remote_header_file:
+        flags += [f"--remote_header='{line}'" for line in _headers(Path(request.remote_header_file))]
+    if request.remote_client_cert:
+        files["remote-certificate"] = _pem("--remote-client-cert", request.remote_client_cert)
+        files["remote-key"] = _pem("--remote-client-key", request.remote_client_key)
+        flags += ["--tls_client_certificate=/mnt/remote-certificate", "--tls_client_key=/mnt/remote-key"]
+    flags += ["--noremote_upload_local_results"] if request.remote_readonly else []
     return Remote(
-        cache=_url("--remote-cache", request.remote_cache, CACHES),
-        executor=_url("--remote-executor", request.remote_executor, EXECUTORS),
-        instance=request.remote_instance,
-        properties=request.remote_property,
+        name="; ".join(names),
+        executor=bool(executor),
         readonly=request.remote_readonly,
-        fallback=request.remote_fallback == "yes",
-        headers=_headers(Path(request.remote_header_file)) if request.remote_header_file else (),
-        certificate=_pem("--remote-client-cert", request.remote_client_cert),
-        key=_pem("--remote-client-key", request.remote_client_key),
+        flags=tuple(flags),
+        files=files,
     )
 
 
@@ -103,7 +119,7 @@ def is_address(text: str) -> bool:
     return match is not None and int(match[1] or 1) < 2**16
 
 
-def _headers(path: Path) -> tuple[tuple[str, str], ...]:
+def _headers(path: Path) -> list[str]:
     """Read NAME=VALUE lines, without empty ones and those that begin with #."""
     try:
         lines = read_named(path).decode().splitlines()
@@ -116,13 +132,10 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
             f"line {bad[0] if bad else 1} of {path} is not a header",
             hint="NAME=VALUE in printable ASCII, without single quotes and backslashes",
         )
-    headers = [line.partition("=") for _, line in rows]
-    return tuple((name, value) for name, _, value in headers)
+    return [line for _, line in rows]
 
 
-def _pem(option: str, name: str) -> Path | None:
-    if not name:
-        return None
+def _pem(option: str, name: str) -> Path:
     with suppress(OSError):
         if b"-----BEGIN " in read_regular(Path(name)):
             return Path(name)

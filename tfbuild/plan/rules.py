@@ -229,7 +229,7 @@ def choose_python(
 
 def base_for_wheel(python: str) -> BaseImage:
     """Return the base for an existing wheel: one that can be made without a registry, if there is one."""
-    bases = [row for row in toolchains.bases() if row.python == python]
+    bases = [row for row in toolchains.images().base if row.python == python]
     if not bases:
         known = ", ".join(toolchains.base_pythons())
         raise Unsupported(f"no base image with Python {python} is known", hint=f"one of: {known}; or --base NAME")
@@ -349,7 +349,7 @@ def _bases_with(python: str, compiler: str, bootstrap: bool) -> list[BaseImage]:
 
 def _bases(bootstrap: bool) -> list[BaseImage]:
     """Return the known bases; `bootstrap`: those that can be made without a registry."""
-    return [row for row in toolchains.bases() if row.bootstrap or not bootstrap]
+    return [row for row in toolchains.images().base if row.bootstrap or not bootstrap]
 
 
 def _refusal(release: str, wanted: tuple[str, ...], compiler: str, bootstrap: bool) -> Unsupported:
@@ -382,10 +382,9 @@ def _about_compiler(release: str, compiler: str) -> Iterator[str]:
     row = next((row for row in releases.compilers(release) if row.name == compiler), None)
     if row is None:
         yield f"{NOT_CERTAIN}nobody is known to have built TensorFlow {release} with {compiler}"
-    elif row.sure != "wheel":
+    elif not row.wheels:
         patched = f"; patched there: {row.patches}" if row.patches else ""
-        how = f"{compiler} works for others" if row.certain else f"{NOT_CERTAIN}whether {compiler} compiles it"
-        yield f"{how}: {row.source}{patched}"
+        yield f"{compiler} works for others: {row.source}{patched}"
 
 
 def _about_llvm(debian: Distribution | None, compiler: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,9 +189,7 @@ def _packed(tree: Path) -> Iterator[Path]:
 # --- the user's changes -----------------------------------------------------------------------------------------------
 
 
-def library_rows() -> tuple[SystemLibrary, ...]:
-    """Return the libraries that releases can take from the system."""
-    return facts.rows("system_libs", SystemLibrary)
+library_rows = partial(facts.rows, "system_libs", SystemLibrary)
 
 
 def patch(text: str) -> OwnFile:

@@ -217,10 +217,9 @@ def _compiler(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]
     known = releases.compilers(release)
     if not tree.clang or tree.clang in {row.name for row in known}:
         return
-    for own in (row for row in known if row.sure == "wheel"):
+    for own in (row for row in known if row.wheels):
         yield Difference(table="known_compiler", key=own.key, row=None, what=f"not {own.name}", file=".bazelrc")
-    source = "the official builds in .bazelrc"
-    row = release_table.KnownCompiler(since=since, name=tree.clang, sure="packagers", source=source)
+    row = release_table.KnownCompiler(since=since, name=tree.clang, source="the official builds in .bazelrc")
     yield Difference(table="known_compiler", key=row.key, row=row, what=tree.clang, file=".bazelrc")
 
 
@@ -245,7 +244,7 @@ def _cuda(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
         pairs=tuple(f"{pair['CUDA']}/{pair['CUDNN']}" for pair in pairs if pair["CUDA"] != own["CUDA"]),
     )
     if row != msgspec.structs.replace(known, since=since, before=""):
-        row = msgspec.structs.replace(row, sure="tree", source=".bazelrc")
+        row = msgspec.structs.replace(row, source=".bazelrc")
         more = "".join(f", or {pair.replace('/', ' with ')}," for pair in row.pairs)
         what = f"CUDA {row.version} with cuDNN {row.cudnn}{more} for {row.capabilities}"
         yield Difference(table="cuda", row=row, what=what, file=".bazelrc")

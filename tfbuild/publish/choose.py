@@ -204,19 +204,18 @@ def _reason(image: Published, best: Published) -> str:
     return "an older build"
 
 
-def _in_series(release: str, series: str) -> bool:
-    return f"{release}.".startswith(f"{series}." if series else "") and not Version(release).is_prerelease
+def is_of(release: str, series: str) -> bool:
+    """Whether a release is this one ("2.21.0"), or a final one of a series ("2.21", "": any)."""
+    within = f"{release}.".startswith(f"{series}." if series else "")
+    return release == series or (within and not Version(release).is_prerelease)
 
 
 def matching(published: Iterable[Published], *, release: str, target: str, python: str) -> Sequence[Published]:
-    """Return the images of a release ("2.21": every 2.21.x, "": any), a target, and a Python ("": any).
-
-    An image of a release candidate or a nightly is only chosen by its own release.
-    """
+    """Return the images of a release (see `is_of`), a target, and a Python ("": any)."""
     return [
         image
         for image in published
         if (not target or image.target == target)
-        and (image.release == release or _in_series(image.release, release))
+        and is_of(image.release, release)
         and (not python or image.python == python)
     ]

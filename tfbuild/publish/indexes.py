@@ -285,14 +285,9 @@ def _wanted(
     def of(series: str) -> list[Published]:
         if series == LATEST:
             return latest()
-        return rows(name for name, release in released.items() if _belongs(name, release, series))
+        return rows(name for name in released if choose.is_of(name.partition("-")[0], series))
 
     return {tag: of(tag.removesuffix(f"-{target}")) for tag in current}
-
-
-def _belongs(name: str, release: Version, series: str) -> bool:
-    """Return whether a fixed tag is of a release ("2.20.0"), or of the final ones of a minor release ("2.20")."""
-    return name.startswith(f"{series}-") or (name.startswith(f"{series}.") and not release.is_prerelease)
 
 
 def _row(registry: Registry, name: str, target: str, known: Mapping[str, Published], note: Note) -> Published | None:

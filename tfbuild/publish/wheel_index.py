@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
 from packaging.metadata import parse_email
@@ -30,7 +29,7 @@ from tfbuild.cpu.isa import MACHINES
 from tfbuild.errors import BadInput, UsageError
 from tfbuild.oci.references import is_secure
 from tfbuild.pipeline.wheel import SCHEMA as SIDECAR
-from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc
+from tfbuild.pipeline.wheel import Audit, Word, audit_wheel, glibc
 from tfbuild.plan import source
 from tfbuild.plan import wheel as wheel_files
 from tfbuild.publish import wheel_pages, wheel_rows
@@ -50,8 +49,6 @@ from tfbuild.util.terminal import printable
 
 # It becomes part of the commands on the page at the top.
 ADDRESS = re.compile(r"https?://[\w.:/%~+\[\]-]+")
-# They become part of files' names and of columns.
-Word = Annotated[str, msgspec.Meta(pattern=r"^\w{1,64}\Z")]
 
 
 # --- the index --------------------------------------------------------------------------------------------------------
@@ -64,18 +61,11 @@ class SidecarPlan(msgspec.Struct, frozen=True, kw_only=True):
     features: tuple[str, ...]
 
 
-class Audited(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of an audit that an index needs; see `pipeline.wheel.Audit`."""
-
-    platform_tag: Word
-    needs: dict[str, str] = {}
-
-
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     schema: str
     sha256: str
     plan: SidecarPlan
-    audit: Audited
+    audit: Audit
 
 
 # A wheel that can be placed: its row, its file, in a scratch folder or where the user has it, and its metadata.
@@ -155,11 +145,7 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> Ready:
     own = parse_wheel_filename(path.name)[1]
     with_set = f"{own.public}+tfbuild.{compiled.name.replace('-', '.').replace('_', '.')}"
     old = Parts.parse(path.name)
-    if sidecar is None:
-        audit = audit_wheel(path)
-    else:
-        said = sidecar.audit
-        audit = Audit(tag=said.platform_tag, own=old.platforms, needs=said.needs, external=())
+    audit = msgspec.structs.replace(sidecar.audit, own=old.platforms) if sidecar else audit_wheel(path)
     # The platforms in its name if they promise a glibc and keep it, else what the audit proved.
     kept = None not in map(glibc, audit.own) and not audit.broken_promises
     parts = replace(

@@ -15,7 +15,6 @@ from tfbuild import facts
 from tfbuild.bench import gain
 from tfbuild.binary.inspector import open_archive
 from tfbuild.cpu import isa
-from tfbuild.facts import Facts
 from tfbuild.pages import TEMPLATES, render
 from tfbuild.plan import PLATFORMS
 from tfbuild.publish import choose, indexes, wheel_rows
@@ -125,13 +124,10 @@ def columns(row: IndexedWheel) -> list[str]:
 # client without variants takes. Wheels for exact levels are there a second time, with the level in their name.
 AUTO = "auto"
 
-
-class VariantFacts(Facts, frozen=True):
-    schema: str
-    namespace: str
-    provider: str
-    feature: str
-    sets: dict[str, str]
+# What says in that index that a wheel is for a level: `PROVIDER` is a package that clients know by name; none has to be
+# installed. Tried with uv 0.13.9 --preview-features wheel-variants (2026-11); variantlib 0.2.2 writes another schema.
+VARIANT_SCHEMA = "https://variants-schema.wheelnext.dev/peps/850/v0.2.0.json"
+PROVIDER = "x86-64-variant-provider"
 
 
 def _variant_pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel]) -> dict[str, str]:
@@ -151,8 +147,8 @@ def _variant_pages(rows: Sequence[IndexedWheel], gone: Sequence[IndexedWheel]) -
 
 def variant_rows(rows: Iterable[IndexedWheel]) -> list[IndexedWheel]:
     """Return the rows that need a variant: those for levels, but for the lowest set of their version and Python."""
-    sets, groups = facts.load("variants", VariantFacts).sets, _groups(rows).values()
-    return [row for group in groups for row in group[1:] if row.instruction_set in sets]
+    levels = {level.name for level in facts.every_level("x86_64")}
+    return [row for group in _groups(rows).values() for row in group[1:] if row.instruction_set in levels]
 
 
 def write_variant(row: IndexedWheel, wheel: Path, scratch: Path) -> tuple[Path, bytes]:
@@ -182,12 +178,12 @@ def _label(row: IndexedWheel) -> str:
 
 
 def _document(rows: Iterable[IndexedWheel]) -> str:
-    known = facts.load("variants", VariantFacts)
-    variants = {_label(row): {known.namespace: {known.feature: [known.sets[row.instruction_set]]}} for row in rows}
+    sets = {level.name: level.variant for level in facts.every_level("x86_64")}
+    variants = {_label(row): {"x86_64": {"level": [sets[row.instruction_set]]}} for row in rows}
     document: dict[str, Any] = {
-        "$schema": known.schema,
-        "default-priorities": {"namespace": [known.namespace]},
-        "providers": {known.namespace: {"requires": [known.provider]}},
+        "$schema": VARIANT_SCHEMA,
+        "default-priorities": {"namespace": ["x86_64"]},
+        "providers": {"x86_64": {"requires": [PROVIDER]}},
         "variants": dict(sorted(variants.items())),
     }
     return json.dumps(document, indent=2) + "\n"

@@ -17,15 +17,11 @@ GOOD_OUTCOMES = ("done", "cached", "pass", "skip")
 
 
 class Step:
-    """A named piece of work; `detail` is what it does at the moment, `share` (0 to 1) how much is done.
-
-    `outcome` is shown where its block succeeds.
-    """
+    """A named piece of work; `detail` is what it does at the moment. `outcome` is shown where its block succeeds."""
 
     def __init__(self, title: str) -> None:
         self.title = title
         self.detail = ""
-        self.share: float | None = None
         self.outcome = "done"
         self.started = time.monotonic()
 

@@ -6,6 +6,7 @@
 import math
 import re
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ ONEDNN_ISAS = (
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
 ONEDNN_LOGGING = {"ONEDNN_VERBOSE": "1"}
 NOT_PRELOADED = re.compile(r"ERROR: ld\.so: .*cannot be preloaded.*")
+# TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
+UNPROVEN = "gemm_api"
 ONEDNN_LINE = re.compile(r"^onednn_verbose,(.*)$", re.MULTILINE)
 REBUILD_MESSAGE = re.compile(
     r"^To enable the following instructions:((?: [^\s,]+)+), in other operations, rebuild", re.MULTILINE
@@ -197,24 +200,24 @@ def tcmalloc(results: Results, _: Plan) -> Judgement:
     return Judgement(PASS, detail, measures)
 
 
-def primitives(text: str) -> tuple[str, str, tuple[str, ...]]:
-    """Return what ONEDNN_VERBOSE=1 printed: runtime ("threadpool", "openmp"), ISA, implementations of convolutions.
+def primitives(text: str) -> tuple[str, str, dict[str, tuple[str, ...]]]:
+    """Return what ONEDNN_VERBOSE=1 printed: runtime ("threadpool", "openmp"), ISA, and what ran on the CPU.
 
-    Lines about `gemm_api` prove nothing: TensorFlow's own contraction calls it even with oneDNN off.
+    That is the implementations, the most frequent first, by kind of primitive ("convolution").
     """
     runtime, isa = "", ""
-    implementations: set[str] = set()
+    counts: dict[str, Counter[str]] = {}
     for match in ONEDNN_LINE.finditer(text):
         fields = match[1].split(",")
-        kind, implementation = executed(fields)
-        if kind == "convolution":
-            implementations.add(implementation)
+        kind, implementation = _executed(fields)
+        if kind not in ("", UNPROVEN):
+            counts.setdefault(kind, Counter())[implementation] += 1
         runtime = _field(fields, "runtime:").lower() or runtime
         isa = _field(fields, "isa:") or isa
-    return runtime, isa, tuple(sorted(implementations))
+    return runtime, isa, {kind: tuple(sorted(ran, key=lambda name: (-ran[name], name))) for kind, ran in counts.items()}
 
 
-def executed(fields: Sequence[str]) -> tuple[str, str]:
+def _executed(fields: Sequence[str]) -> tuple[str, str]:
     """Return the kind and implementation of the primitive that a line reports on the CPU; empty if there is none.
 
     "[TIME,][v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,...".
@@ -240,7 +243,8 @@ def onednn(results: Results, plan: Plan) -> Judgement:
     record: OneDnnConvolution = results.record
     if results.missing:
         return Judgement(FAIL, f"the convolution did not run: {results.missing}")
-    runtime, used, convolutions = primitives(results.ended.stderr)
+    runtime, used, ran = primitives(results.ended.stderr)
+    convolutions = sorted(ran.get("convolution", ()))
     if not record.finite:
         return Judgement(FAIL, "the convolution gave something that is not a number")
     if not convolutions:

@@ -8,6 +8,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from statistics import fmean
 
 from msgspec.structs import replace
 
@@ -68,28 +69,26 @@ def against(baseline: Baseline) -> Experiment:
 def throughput(cases: Sequence[CaseResult], baseline: Baseline) -> Throughput:
     """Combine the cases. Raises ValueError if they have too few rounds for a mean."""
     (arm,) = {arm.name for case in cases for arm in case.arms if arm.name != case.baseline}
-    mean = evaluate.mean(cases, arm)
-    if mean is None:
-        raise ValueError("too few rounds for a ratio")
+    mean = evaluate.together(cases)
+    assert mean is not None  # they took turns
+    cpu, band = inverse(mean.arms[arm].cpu), inverse(mean.band)
     return Throughput(
         metric=cases[0].metric,
         baseline=baseline.ref,
         retuned=dict(baseline.env),
-        cpu=inverse(mean.cpu),
-        wall=inverse(mean.wall),
-        band=inverse(mean.band),
-        effect=evaluate.effect(inverse(mean.cpu), inverse(mean.band)),
-        rounds=mean.rounds,
+        cpu=cpu,
+        wall=inverse(mean.arms[arm].wall),
+        band=band,
+        effect=evaluate.effect(cpu, band),
+        rounds=len(cases[0].rounds),
         clean=mean.clean,
-        foreign=mean.foreign,
+        foreign=fmean(row.foreign for case in cases for row in case.rounds),
         benchmarks=tuple(_benchmark(case, arm) for case in cases),
     )
 
 
 def _benchmark(case: CaseResult, name: str) -> Benchmark:
     (arm,) = (arm for arm in case.arms if arm.name == name)
-    if arm.cpu is None or arm.wall is None or case.band is None:
-        raise ValueError(f"{case.name}: too few rounds for a ratio")
     cpu, band = inverse(arm.cpu), inverse(case.band)
     return Benchmark(
         name=arm.workload,
