@@ -263,7 +263,7 @@ def _explanations(fleet: Fleet) -> Iterator[str]:
     if any(host.loss is not None for host in fleet.hosts):
         yield "The share of speed that a host gives up is an estimate, and 0% is not a guarantee."
         speeds = ", ".join(f"{row.cpu} {row.relative_speed:.2f}" for row in gain.measured_gains())
-        yield f"Measured, relative to code for AVX: {speeds}. tfbuild/facts/gains.toml says of what code."
+        yield f"Measured, relative to code for AVX: {speeds}. tfbuild/facts/gains.toml says what ran."
     if bare := sorted({fleet.images[host.image].platform for host in fleet.hosts if host.loss is None}):
         yield f"{', '.join(bare)}: not measured; the number of unused features decides which images are chosen."
 

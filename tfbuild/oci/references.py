@@ -63,6 +63,11 @@ def parse_image(name: str) -> tuple[Repository, str]:
     return Repository(host=match["host"], path=match["path"]), tag
 
 
+def familiar(name: str) -> str:
+    """Return a name as engines list it: without what all names on Docker Hub have."""
+    return name.removeprefix(f"{DOCKER_HUB}/").removeprefix("library/")
+
+
 def split_tag(name: str) -> tuple[str, str]:
     """Split "localhost:5000/tfbuild:x" into its repository and its tag; without a tag, that is "latest".
 

@@ -19,7 +19,7 @@ from tfbuild.engine.build import PROXIES
 from tfbuild.engine.faults import SDK_ERRORS, translated
 from tfbuild.errors import RegistryRefused, Stale, Unsupported, UsageError, has_login
 from tfbuild.oci import credentials
-from tfbuild.oci.references import split_tag
+from tfbuild.oci.references import familiar, split_tag
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.build_context import Base, Context, image_digest
 from tfbuild.plan import BASES, Build
@@ -202,8 +202,7 @@ def by_name(engine: Engine, name: str, progress: Progress, *, follow: bool = Fal
 def _digest_of(engine: Engine, name: str) -> str:
     """Return the digest of the engine's image in the repository that its name names, or ""."""
     pairs = (known.partition("@") for known in engine.image(name).repo_digests)
-    # The engine leaves out what all names on Docker Hub have.
-    own = _repository(name).removeprefix("docker.io/").removeprefix("library/")
+    own = familiar(_repository(name))
     return next((digest for known, _, digest in pairs if known == own), "")
 
 

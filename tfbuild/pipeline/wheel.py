@@ -65,7 +65,7 @@ def collect(
     one of another release or Python, or one without machine code.
     """
     for link in filter(Path.is_symlink, scratch.glob("*")):
-        link.unlink()  # by a hostile tree: it led out of the builder, and leads into this machine
+        link.unlink()  # of a hostile tree: here, it would lead to this machine's files
     wheels = sorted(scratch.glob("*.whl"))
     if len(wheels) != 1:
         raise BuildFailed(f"the compile made {len(wheels)} wheels, not one", hint=f"they are in {scratch}")

@@ -192,8 +192,7 @@ def tag_of(registry: Registry, name: str) -> str:
     if not known or not references.TAG.fullmatch(reference):
         raise UsageError(f"{name!r} is not the identifier of an image", hint="use one from `invoke plan`")
     own = str(registry.repository)
-    # Docker lists the images of docker.io without the host.
-    if "/" in repository and repository not in (own, own.removeprefix(f"{references.DOCKER_HUB}/")):
+    if "/" in repository and repository not in (own, references.familiar(own)):
         raise UsageError(f"{name} is not in {own}", hint=f"--registry {repository}")
     return reference
 
