@@ -7,6 +7,7 @@ from collections.abc import Generator
 import hypothesis
 import pytest
 
+from tfbuild import errors
 from tfbuild.engine import Engine
 from tfbuild.errors import EngineMissing
 from tfbuild.oci import transport
@@ -23,6 +24,12 @@ NO_ENGINE = "unix:///nonexistent/no-engine.sock"
 # Whoever runs the tests in the background or under nohup hands ignored signals on, to those that tests end as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def no_secrets_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test sent as a password is not hidden in what another prints."""
+    monkeypatch.setattr(errors, "_sent", {})
 
 
 @pytest.fixture(autouse=True)
