@@ -184,7 +184,7 @@ def _pull(engine: Engine, reference: str, progress: Progress) -> None:
     except transfer.TransferFailed as error:
         others = "--base auto, --base bootstrap, or an image that `docker image ls` lists"
         raise RegistryRefused(
-            f"image {reference} is not on this engine and cannot be pulled ({error.reason})",
+            f"image {reference} cannot be pulled ({error.reason})",
             hint=others if error.hint == transfer.NOT_BEGUN[1] else error.hint,
         ) from error
 

@@ -5,6 +5,7 @@ A compile links the glibc of its base, so its wheel needs that version or a newe
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -158,7 +159,8 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
     differs = sorted(name for name in own.keys() - PLACE_FIELDS if its.get(name) != own[name])
     if differs or sidecar.tfbuild != __version__:
         # Without a container, the machine chose them of what it has.
-        chosen = "".join(f"--{name} {its.get(name)}, " for name in ("compiler", "python") if name in differs)
+        theirs = {name: shlex.quote(str(its.get(name))) for name in ("compiler", "python") if name in differs}
+        chosen = "".join(f"--{name} {value}, " for name, value in theirs.items())
         raise Stale(
             f"{wheel} was not compiled by the plan of {build.id}: another {', '.join(differs) or 'tfbuild'}",
             hint=f"{chosen and f'{chosen}as it was compiled; or '}leave out --reuse to compile it here",

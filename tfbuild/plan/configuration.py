@@ -195,6 +195,8 @@ def refuse_flags(flags: tuple[str, ...]) -> None:
         value = not flag.startswith("-") and before.startswith("-") and "=" not in before
         if not value and not FLAG.fullmatch(flag.partition("=")[0]):
             raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
+        if flag.partition("=")[0] in ("--jobs", "-j"):
+            raise UsageError(f"--bazel-flag={flag} has no effect: tfbuild tells Bazel how many jobs", hint="--jobs N")
 
 
 def refuse_another_cpu(request: Request, own: InstructionSet) -> None:
