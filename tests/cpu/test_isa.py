@@ -383,9 +383,20 @@ def test_rows_of_names_are_closed_and_archspec_has_none_of_them() -> None:
         assert facts.closure(held) == held
         if row.level:
             assert isa.largest_level(held, row.arch).name == row.level
-            assert facts.squeeze(row.name) not in {facts.squeeze(name) for name in TARGETS}
+            for target in (TARGETS[name] for name in TARGETS if facts.squeeze(name) == facts.squeeze(row.name)):
+                listed = (facts.spelled(name, row.arch) for name in target.features)
+                assert held < {feature.name for feature in listed if feature is not None}
         else:
             assert row.same in TARGETS
+
+
+def test_a_zen_has_what_the_one_before_it_has() -> None:
+    held = [names.features(name, "x86_64") or frozenset() for name in ("zen", "zen2", "zen3", "zen4", "zen5", "zen6")]
+    assert all(older <= newer for older, newer in itertools.pairwise(held))
+
+
+def test_cryptography_is_optional_on_a_cortex_a72() -> None:
+    assert isa.resolve("Cortex-A72,exact", arch="aarch64") == isa.resolve("Raspberry Pi 4,exact", arch="aarch64")
 
 
 # --- what a list takes away, and two CPUs in one ----------------------------------------------------------------------

@@ -77,6 +77,7 @@ def _targets(arch: str) -> dict[str, Any]:
 FILLING_WORDS = re.compile(
     r"\((r|tm)\)|[®™]|@.*|\b(with|w/) .*\bradeon\b.*|\bradeon r\d\b.*|\b\d+\w\w gen\b"
     r"|\b(\d+|dual|triple|quad|six|eight)[- ]cores?\b"
+    r"|\b(extreme edition|x[- ]series)\b"
     r"|\b(intel|amd|apple( silicon)?|ampere|aws|amazon|google|microsoft|azure|nvidia)\b"
     r"|\b(cpu|apu|soc|processors?|series|surface|edition)\b"
 )
