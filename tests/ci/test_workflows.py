@@ -178,8 +178,14 @@ echo "${s:-build}"
 """
 
 
-def todo(runner: Callable[..., Github], copy: Path, names: str, **env: str) -> Done:
+def states(copy: Path) -> Path:
+    """Puts STATE in the place of ci/state.sh; returns the file of what it is asked, in this test."""
     (copy / "ci" / "state.sh").write_text(STATE)
+    (copy / "asked").unlink(missing_ok=True)
+    return copy / "asked"
+
+
+def todo(runner: Callable[..., Github], copy: Path, names: str, **env: str) -> Done:
     values = {"vars.TFBUILD_BUILD_OPTIONS": "--base our:1", "vars.TFBUILD_SIGNED": ""}
     values["vars.TFBUILD_MOST_COMPILES || (vars.TFBUILD_REMOTE_CACHE == '' && '2' || '0')"] = "2"
     machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild", **env)
@@ -193,11 +199,12 @@ def todo(runner: Callable[..., Github], copy: Path, names: str, **env: str) -> D
 
 
 def test_rows_that_need_nothing_start_no_machine(runner: Callable[..., Github], copy: Path) -> None:
+    asked = states(copy)
     done = todo(runner, copy, "abcde")
     # One whose state is not known stays: its own job shows the error.
     assert [row["id"] for row in json.loads(done.outputs["rows"])["include"]] == ["c", "d", "e"]
     assert "d: exit code 26" in done.stderr
-    assert set((copy / "asked").read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1"}
+    assert set(asked.read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1"}
     assert todo(runner, copy, "ab").outputs == {"rows": ""}
     # The store keeps the caches of two compiles; the other ones come in the next run.
     done = todo(runner, copy, "eWXYZ")
@@ -209,15 +216,16 @@ def test_rows_that_need_nothing_start_no_machine(runner: Callable[..., Github], 
 
 
 def test_gitlabs_pipeline_has_the_rows_that_need_something(copy: Path) -> None:
-    (copy / "ci" / "state.sh").write_text(STATE)
+    asked = states(copy)
     answers = []
+    env = {**os.environ, "TFBUILD_REGISTRY": "r", "TFBUILD_BUILD_OPTIONS": ""}
     for names in ("ae", "ab"):
         rows = {name: {"variables": {"TFBUILD_ID": name, "TFBUILD_OPTIONS": "--x=$$Y"}} for name in names}
         pipeline = json.dumps({"include": [], **rows})
         command = [sys.executable, str(copy / "ci" / "todo.py")]
-        done = subprocess.run(command, input=pipeline, cwd=copy, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, input=pipeline, cwd=copy, env=env, stdout=subprocess.PIPE, text=True, check=True)
         answers.append(json.loads(done.stdout))
-    assert " --x=$Y" in (copy / "asked").read_text().splitlines()
+    assert "r --x=$Y" in asked.read_text().splitlines()
     assert [*answers[0]] == ["include", "e"]
     assert [job["script"] for job in answers[1].values()] == [["echo nothing to build"]]
 
@@ -457,9 +465,9 @@ def test_a_compile_goes_on_in_the_next_link_by_the_providers_cache_alone(tmp_pat
     assert "--volume DISK/build/x:/tfbuild/build/x " in runs[0], "the log outlives the container"
     assert {f"--env {name}_proxy" for name in ("http", "https", "no")} <= {*re.findall(r"--env \w+", runs[0].lower())}
     words = runs[0].partition(" inside ")[2].split()[1:]
-    (compile_,) = command_line.calls(["wheel", "--no-container", *words], VERBS)
-    assert compile_.values.items() >= {"compiler": "clang-18", "python": "3.13", "time_limit": "5h20m"}.items()
-    assert compile_.values["base"] == "", "the container is of it"
+    ((_, compile_),) = command_line.calls(["wheel", "--no-container", *words], VERBS)
+    assert compile_.items() >= {"compiler": "clang-18", "python": "3.13", "time_limit": "5h20m"}.items()
+    assert compile_["base"] == "", "the container is of it"
     # Whatever happens, a link saves its cache, and deletes the one before once it is not needed.
     assert steps["after"]["if"].startswith("always() && matrix.wheel == 'source'")
     kept = {name: value for name, value in steps["before"]["with"].items() if name != "restore-keys"}

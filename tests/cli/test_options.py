@@ -209,8 +209,8 @@ def test_the_same_text_in_two_options_makes_two_identifiers() -> None:
 
 
 def read_again(words: list[str], kind: type[Request] | type[RunRequest]) -> Request | RunRequest:
-    (call,) = command_line.calls(words, VERBS)
-    return options.make(kind, call.settled())
+    ((verb, values),) = command_line.calls(words, VERBS)
+    return options.make(kind, verb.settled(values))
 
 
 @each("name", OPTIONS)

@@ -33,8 +33,8 @@ TYPED = (
 @pytest.mark.parametrize(("line", "values"), TYPED)
 def test_words_become_the_values_of_verbs(line: str, values: list[tuple[str, dict[str, object]]]) -> None:
     calls = command_line.calls(shlex.split(line), EVERY)
-    given = ({name: value for name, value in call.values.items() if value} for call in calls)
-    assert [*zip((call.verb.name for call in calls), given, strict=True)] == values
+    given = [(verb.name, {name: value for name, value in typed.items() if value}) for verb, typed in calls]
+    assert given == values
 
 
 def run(*words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":

@@ -47,4 +47,4 @@ def test_what_no_assembler_takes_below_a_level_stands_behind_it(feature: str) ->
 def test_an_arm_machine_that_hides_atomics_gets_no_dot_products() -> None:
     masked = cpu.parse(machine("amazon-neoverse_n1").core(without=("atomics",)))
     assert "asimddp" not in isa.of_cpu(masked).features
-    assert "asimddp" in {item.feature for item in isa.hidden(masked)}
+    assert "asimddp" in isa.hidden(masked)

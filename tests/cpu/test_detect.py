@@ -19,6 +19,7 @@ from tfbuild.cli import planning
 from tfbuild.cpu import compilers, detection, isa
 from tfbuild.cpu import recordings as cpuid
 from tfbuild.errors import Unsupported
+from tfbuild.util import process
 
 
 def of_archspec(row: Machine | Recording, arch: str) -> set[str]:
@@ -219,9 +220,10 @@ def test_the_loader_is_asked_without_an_environment_and_may_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX2")
-    monkeypatch.setattr(cpuid, "LOADER_SECONDS", 0.2)
-    scripts = {'echo "$@:${GLIBC_TUNABLES-unset}"': "--list-diagnostics:unset\n", "echo x; exit 1": "", "sleep 5": ""}
+    scripts = {'echo "$@:${GLIBC_TUNABLES-unset}"': "--list-diagnostics:unset", "echo x; exit 1": "", "sleep 5": ""}
     for number, (script, said) in enumerate(scripts.items()):
+        if script.startswith("sleep"):
+            monkeypatch.setattr(process, "PROBE_SECONDS", 0.2)
         assert cpuid.loader_text(executable(tmp_path / str(number), f"exec 2>&1\n{script}")) == said
     assert cpuid.loader_text(tmp_path / "none") == ""
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers import self_signed
 from tfbuild.engine import Engine, connection
 from tfbuild.engine.connection import SOCKET, Endpoint
 from tfbuild.errors import EngineMissing, UsageError
@@ -19,11 +20,8 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Contexts as `docker context create` makes them, without a config.json."""
     docker = shutil.which("docker") or pytest.skip("no docker program here")
     folder = tmp_path_factory.mktemp("docker")
-    pem = ("-keyout", "key.pem", "-out", "cert.pem", "-subj", "/CN=x")
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", *pem]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-    shutil.copy(folder / "cert.pem", folder / "ca.pem")
-    ca, pair = f"ca={folder}/ca.pem", f"cert={folder}/cert.pem,key={folder}/key.pem"
+    self_signed(folder)
+    ca, pair = f"ca={folder}/x.pem", f"cert={folder}/x.pem,key={folder}/key.pem"
     endpoints = {
         "far": "ssh://builder", "near": "unix:///run/near.sock", "bare": "tcp://10.0.0.1:2375",
         "ca-alone": f"{ADDRESS},{ca}", "trusting": f"{ADDRESS},skip-tls-verify=true", "tls": f"{ADDRESS},{ca},{pair}",
@@ -64,10 +62,10 @@ def test_the_current_context_is_used(environ: dict[str, str], tmp_path: Path, mo
     with pytest.raises(EngineMissing, match=r"Docker's current context cannot be used: .*absent"):
         connection.endpoint(os.environ)
     with pytest.raises(EngineMissing, match="there is no Docker context 'nobody'"):
-        connection.choose("nobody")
+        connection.elsewhere("nobody")
     monkeypatch.setenv("DOCKER_CONTEXT", "gone")
-    names = ("", "near", "unix:///x", "ssh://web1")
-    assert tuple(map(connection.choose, names)) == names, "what is not named is not looked for"
+    named = [connection.elsewhere(name) for name in ("near", "unix:///x", "ssh://web1")]
+    assert named == [False, False, True], "what is not named is not looked for"
 
 
 @pytest.mark.parametrize(
@@ -157,9 +155,10 @@ def test_an_address_is_a_host_with_a_user_a_port_and_a_socket(address: str, dest
      "ssh://web\N{CYRILLIC SMALL LETTER ER}"],
 )  # fmt: skip
 def test_only_a_valid_host_is_passed_to_ssh(address: str) -> None:
-    for read in (connection.destination, connection.choose):
-        with pytest.raises(UsageError, match="names no ssh host"):
-            read(address)
+    with pytest.raises(UsageError, match="names no ssh host"):
+        connection.destination(address)
+    with pytest.raises(UsageError, match="names no ssh host"):
+        Engine.connect(address)
 
 
 SSH = """#!/bin/sh

@@ -124,21 +124,6 @@ def test_invalid_options_are_refused(name: str, text: str) -> None:
     assert caught.value.hint
 
 
-SUMMARIES = [
-    ("16 processes: 6 internal, 10 remote.", (10, 0)),
-    ("16 processes: 6 internal, 10 local.", (0, 10)),
-    ("12,245 processes: 6,102 disk cache hit, 2,140 internal, 4,003 processwrapper-sandbox.", (0, 4003)),
-    ("9 processes: 2 remote cache hit, 3 remote, 1 linux-sandbox, 1 local, 2 worker.", (5, 4)),
-    ("1 process: 1 internal.", (0, 0)),
-    ("", (0, 0)),
-]
-
-
-@each("summary, expected", SUMMARIES)
-def test_bazels_summary_says_what_ran_where(summary: str, expected: tuple[int, int]) -> None:
-    assert bazel.remote_share(summary) == expected
-
-
 @pytest.mark.parametrize(
     ("version", "once", "apart"),
     [

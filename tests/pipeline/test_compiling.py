@@ -85,12 +85,9 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
 
 
 def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEngine, tmp_path: Path) -> None:
-    engine.works = watching("INFO: 9 processes: 3 remote, 6 local.")
-    made, said = maker(engine, tmp_path, verify=False, remote=EXECUTOR)
+    made, _ = maker(engine, tmp_path, verify=False, remote=EXECUTOR)
     made.build(COMPILED)
     assert engine.jobs[0][3]["machine"].startswith("build --jobs=100\n")
-    lines = said.getvalue().splitlines()
-    assert "the executor or its cache had 3 actions; 6 ran here" in lines
 
 
 @each("error, why", [(BuildFailed("no stage\nkept"), "no stage"), (OSError("x"), "x")])

@@ -26,7 +26,6 @@ from tests.rows import each
 from tests.users import nobody, open_folder
 from tfbuild import __version__, plan
 from tfbuild.cli import VERBS
-from tfbuild.cli.verbs import Call
 from tfbuild.context import dockerfile
 from tfbuild.engine import daemon, faults
 from tfbuild.engine.build import BuildSettings
@@ -85,7 +84,7 @@ def test_a_compiler_or_a_python_of_the_machine_changes_no_plan() -> None:
 )
 def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError) as error:
-        Call(VERBS["wheel"], {"no_container": True, **options}).run()
+        VERBS["wheel"].run({"no_container": True, **options})
     assert error.value.reason.startswith(message)
 
 
@@ -95,7 +94,7 @@ def test_an_engine_in_a_file_of_options_is_for_images(
     (tmp_path / "tfbuild.toml").write_text('engine = "a-context"\n')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Unsupported, match="this machine lacks what the compile needs"):
-        Call(VERBS["wheel"], {"no_container": True}).run()
+        VERBS["wheel"].run({"no_container": True})
 
 
 def test_another_kernel_than_linux_and_another_libc_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

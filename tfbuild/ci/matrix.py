@@ -125,8 +125,7 @@ def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
 
 def _outside(build: Build) -> tuple[object, ...]:
     """Return what an identifier does not tell apart."""
-    source, bazel = build.source, build.own_bazel
-    return source and source.path, bazel and bazel.path, build.base_image
+    return build.source and build.source.path, build.own_bazel, build.base_image
 
 
 def _combinations(request: MatrixRequest) -> Iterator[Request]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tfbuild import __version__
 from tfbuild.cli import help_pages, output
-from tfbuild.cli.verbs import Call, Verb
+from tfbuild.cli.verbs import Verb
 from tfbuild.errors import Interrupted, TfbuildError, UsageError
 from tfbuild.util import COMMAND, as_typed, command, process, terminal
 
@@ -51,8 +51,8 @@ def main(words: Sequence[str], verbs: Mapping[str, Verb]) -> None:
             calls(line, verbs)  # refuses an option that the verb does not have
             raise UsageError(f"{first.partition('=')[0]} must come after a verb", hint=f"invoke {shlex.join(line)}")
         else:
-            for call in calls(words, verbs):
-                call.run()
+            for called, values in calls(words, verbs):
+                called.run(values)
 
 
 @contextmanager
@@ -89,17 +89,17 @@ def _help(words: Sequence[str], verbs: Mapping[str, Verb]) -> str | None:
     return name
 
 
-def calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[Call]:
-    """Return the calls of the verbs on a command line. Raises UsageError for what is wrong."""
+def calls(words: Sequence[str], verbs: Mapping[str, Verb]) -> list[tuple[Verb, dict[str, Any]]]:
+    """Return the verbs on a command line, each with the values of its words. Raises UsageError for what is wrong."""
     called = []
     while words:
-        call, words = _call(words, verbs)
-        called.append(call)
+        verb, values, words = _call(words, verbs)
+        called.append((verb, values))
     return called
 
 
-def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequence[str]]:
-    """Return the call of the first verb, and the words from the next verb on. Raises UsageError."""
+def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Verb, dict[str, Any], Sequence[str]]:
+    """Return the first verb with the values of its words, and the words from the next verb on. Raises UsageError."""
     if words[0] not in verbs:
         raise help_pages.unknown_verb(words[0], verbs)
     verb = verbs[words[0]]
@@ -121,7 +121,7 @@ def _call(words: Sequence[str], verbs: Mapping[str, Verb]) -> tuple[Call, Sequen
         raise UsageError(f"{verb.name} needs {needed}", hint="; ".join(meanings))
     if parsed.rest and parsed.rest[0] not in verbs:
         raise help_pages.bare_word(verb, [*bare, parsed.rest[0]])
-    return Call(verb, values | {row.name: word for row, word in zip(verb.positional, bare, strict=False)}), parsed.rest
+    return verb, values | {row.name: word for row, word in zip(verb.positional, bare, strict=False)}, parsed.rest
 
 
 def _parser(verb: Verb) -> ArgumentParser:

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import re
-import select
 import signal
 import sys
 import textwrap
@@ -86,13 +85,14 @@ def prepare() -> None:
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turn system errors that no verb handles into errors of tfbuild, and exit if nothing reads stdout any more."""
+    """Turn system errors that no verb handles into errors of tfbuild, and exit if nobody reads stdout (`| head`)."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        exit_on_closed_pipe()
-        raise
+        # As a process that SIGPIPE kills.
+        discard_stdout()
+        raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         if (refusal := _refused(error)) is None:
             raise
@@ -123,18 +123,6 @@ def _refused(error: OSError) -> TfbuildError | None:
 def discard_stdout() -> None:
     """Discard what is buffered for stdout: Python flushes it once more when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def exit_on_closed_pipe() -> None:
-    """Exit as a process killed by SIGPIPE does, where the reader of stdout is gone (`| head`).
-
-    Raises SystemExit then, and returns where stdout is still read.
-    """
-    poll = select.poll()
-    poll.register(sys.stdout, 0)
-    if poll.poll(0):
-        discard_stdout()
-        raise SystemExit(128 + signal.SIGPIPE)
 
 
 # --- what verbs print -------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import PLATFORMS, Build, Request, choose_platform, unused_by_official_wheel, usual
 from tfbuild.plan import select as select_build
-from tfbuild.plan.rules import named_architecture, requested_set, unused_recording
+from tfbuild.plan.rules import cpu_notes, named_architecture, requested_set
 from tfbuild.util.files import WORK
 from tfbuild.util.options import make
 from tfbuild.util.progress import Progress
@@ -61,7 +61,7 @@ def detect(*, cpuinfo: str, json: bool) -> None:
                 "features": list(cpu.features),
                 "unused_by_official_wheel": list(unused_by_official_wheel(cpu)),
                 "lacks_for_official_wheel": list(gains.lacks_for_official_wheel(cpu)),
-                "masked": [asdict(item) for item in isa.hidden(cpu)],
+                "masked": [{"feature": name, "reason": reason} for name, reason in isa.hidden(cpu).items()],
                 "disagreements": [
                     {**asdict(item), "held": item.held, "reason": item.reason} for item in cpu.disagreements
                 ],
@@ -74,7 +74,7 @@ def detect(*, cpuinfo: str, json: bool) -> None:
             ("level", cpu.level or f"below {facts.levels(cpu.arch)[0].name}"),
             ("features", " ".join(cpu.features)),
             gains.official_wheel_here(cpu),
-            *(("masked", f"{item.feature}: {item.reason}") for item in isa.hidden(cpu)),
+            *(("masked", f"{name}: {reason}") for name, reason in isa.hidden(cpu).items()),
             *(("disputed", f"{item.feature}: {item.reason}") for item in cpu.disagreements),
         ]
     )
@@ -117,7 +117,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     assert instruction_set is not None  # the request names a CPU, at least "host"
     release, compiler = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     width = options["prefer_vector_width"]
-    flags = compilers.flags(instruction_set, compiler, release=release, prefer_vector_width=width, named=cpu)
+    flags = compilers.flags(instruction_set, compiler, release=release, prefer_vector_width=width)
     rows: list[FeatureRow] = []
     if explain:
         from tfbuild.plan import explain as explaining
@@ -126,18 +126,19 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
         cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader_text()) is not None
         read = host if isa.means_host(cpu) else None
         rows += explaining.feature_rows(named, instruction_set, flags, release, read, cpuid=cpuid)
-    notes = [*unused_recording(request), *flags.notes]
+    notes = cpu_notes(request, PLATFORMS[chosen])
     if other := named_architecture(asked):
         notes.insert(0, f"{cpu} is for {other}: shown for {chosen}")
     if json:
         document = {"release": release, "compiler": flags.compiler, "instruction_set": flags.instruction_set.name}
-        lists = {"copts": flags.copts, "dropped": [asdict(item) for item in flags.dropped], "notes": notes}
+        dropped = [{"feature": name, "reason": reason} for name, reason in flags.dropped]
+        lists = {"copts": flags.copts, "dropped": dropped, "notes": notes}
         out({**document, **lists, **({"features": [asdict(row) for row in rows]} if explain else {})})
         return
     show_features(rows) if explain else print(" ".join(flags.copts))
     say(f"for {flags.instruction_set.name}: TensorFlow {release}, {compiler}")
-    for item in flags.dropped:
-        say_note(f"{item.feature} is left out: {item.reason}")
+    for name, reason in flags.dropped:
+        say_note(f"{name} is left out: {reason}")
     for note in notes:
         say_note(note)
 

@@ -86,13 +86,12 @@ def pull(
     *, engine: str, registry: str, ca_cert: str, cpuinfo: str, signed: str, dry_run: bool, json: bool, **wanted: str
 ) -> None:
     """Pull from a registry the best image that this host can run, and say why it is."""
-    from tfbuild.engine import Engine, connection
+    from tfbuild.engine import Engine
     from tfbuild.publish import pulling, signing
 
-    chosen = connection.choose(engine)
     source = registry_of(registry, ca_cert)
     demand = signing.demand_of(signed, source.ca)
-    host = running_cpu(cpuinfo, ca_cert, chosen)
+    host = running_cpu(cpuinfo, ca_cert, engine)
     choice = pulling.choose_image(source, host, **wanted)
     try:
         best, manifest, choice = pulling.accept(source, choice, demand)
@@ -105,25 +104,25 @@ def pull(
         show_passed_over(choice, notable=json)
     if not json:
         show_choice(choice)
-    image = "" if dry_run else pulling.pull(Engine.connect(chosen), source, best, manifest, Progress())
+    image = "" if dry_run else pulling.pull(Engine.connect(engine), source, best, manifest, Progress())
     if json:
         show_pulled(choice, reference=reference, image=image, signed=demand is not None)
     else:
         print(image or reference)
         if image:
-            there = f" --{'host' if '://' in chosen else 'context'} {chosen}" if chosen else ""
+            there = f" --{'host' if '://' in engine else 'context'} {engine}" if engine else ""
             say(f"docker{there} run --rm -it {image} python")
 
 
-def running_cpu(cpuinfo: str, ca_cert: str, chosen: str) -> Cpu:
+def running_cpu(cpuinfo: str, ca_cert: str, engine: str) -> Cpu:
     """Return the CPU that will run the image: that of --cpuinfo, else that of the engine's machine."""
     from tfbuild.engine import connection
 
-    if not cpuinfo and connection.elsewhere(chosen):
+    if not cpuinfo and connection.elsewhere(engine):
         from tfbuild.pipeline.maker import Maker
         from tfbuild.pipeline.run import Run
 
-        return Maker(run=Run(engine=chosen, ca=certificates(ca_cert))).cpu()
+        return Maker(run=Run(engine=engine, ca=certificates(ca_cert))).cpu()
     return detect_cpu(Path(cpuinfo) if cpuinfo else None)
 
 

@@ -43,6 +43,28 @@ class Verb:
         """The positional parameters that cannot be left out."""
         return tuple(parameter for parameter in self.positional if parameter.default is parameter.empty)
 
+    def settled(self, words: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the value of each option: from the command line, else from a file of options, else the default.
+
+        `words`: the values of a command line, where an option that is not given is "", [] or False. `origins`, where
+        the verb reads a file, says where each value of `settings` is from. Raises UsageError.
+        """
+        values = {name.replace("-", "_"): row.default for name, row in self.options.items()}
+        given = {name: value for name, value in words.items() if value or name not in values}
+        if not self.settings:
+            return {**values, **given}
+        file = options_file.find_options_file(given.get("options", ""))
+        of_file = {name.replace("-", "_"): value for name, value in file.values.items() if name in self.settings}
+        places = {name: COMMAND_LINE if name.replace("-", "_") in given else file.path for name in self.settings}
+        origins = {name: place for name, place in places.items() if name.replace("-", "_") in {**of_file, **given}}
+        return {**values, **of_file, **given, "origins": origins}
+
+    def run(self, words: Mapping[str, Any]) -> None:
+        """Run the verb with the values of a command line."""
+        values = self.settled(words)
+        _refuse_logins(self, values)
+        self.body(**values)
+
 
 COMMAND_LINE = "command line"
 # Of the verbs that make or plan one build, and that read a file of options.
@@ -70,35 +92,6 @@ def verb(*groups: Rows, examples: tuple[str, ...] = (), table: dict[str, Verb] =
         return body
 
     return register
-
-
-@dataclass(frozen=True)
-class Call:
-    """A verb with the values of its words and options. An option that is not given is "", [] or False."""
-
-    verb: Verb
-    values: Mapping[str, Any]
-
-    def settled(self) -> dict[str, Any]:
-        """Return the value of each option: from the command line, else from a file of options, else the default.
-
-        `origins`, where the verb reads a file, says where each value of `settings` is from. Raises UsageError.
-        """
-        values = {name.replace("-", "_"): row.default for name, row in self.verb.options.items()}
-        given = {name: value for name, value in self.values.items() if value or name not in values}
-        if not self.verb.settings:
-            return {**values, **given}
-        file = options_file.find_options_file(given.get("options", ""))
-        of_file = {name.replace("-", "_"): value for name, value in file.values.items() if name in self.verb.settings}
-        places = {name: COMMAND_LINE if name.replace("-", "_") in given else file.path for name in self.verb.settings}
-        origins = {name: place for name, place in places.items() if name.replace("-", "_") in {**of_file, **given}}
-        return {**values, **of_file, **given, "origins": origins}
-
-    def run(self) -> None:
-        """Run the verb with the values that it was given."""
-        values = self.settled()
-        _refuse_logins(self.verb, values)
-        self.verb.body(**values)
 
 
 # Free text, and the names of files.

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 
 from tfbuild import facts
-from tfbuild.cpu import names
-from tfbuild.cpu.isa import SEPARATOR, DroppedFeature, InstructionSet, instruction_set, largest_level, means_host
+from tfbuild.cpu.isa import InstructionSet, instruction_set, largest_level
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, Level
 from tfbuild.facts.release_table import within
@@ -83,15 +82,14 @@ def parse_compiler(text: str) -> tuple[str, int]:
 class Flags:
     """The flags for one compiler, in the necessary order: level, features, extras.
 
-    `instruction_set` is what they switch on: the requested one without the `dropped` features, which are not promised
-    (on aarch64 with ``asimd``, which every compiler switches on). `notes` are for the user.
+    `instruction_set` is what they switch on: the requested one without the features that are `dropped` for a reason,
+    which are not promised (on aarch64 with ``asimd``, which every compiler switches on).
     """
 
     compiler: str
     flags: tuple[str, ...]
-    dropped: tuple[DroppedFeature, ...]
+    dropped: tuple[tuple[str, str], ...]
     instruction_set: InstructionSet
-    notes: tuple[str, ...] = ()
 
     @property
     def copts(self) -> tuple[str, ...]:
@@ -101,13 +99,10 @@ class Flags:
 
 # A matrix asks for the same ones for each target and Python.
 @lru_cache(maxsize=2**11)
-def flags(
-    isa: InstructionSet, compiler: str, *, release: str = "", prefer_vector_width: str = "", named: str = ""
-) -> Flags:
+def flags(isa: InstructionSet, compiler: str, *, release: str = "", prefer_vector_width: str = "") -> Flags:
     """Return the flags of an instruction set for a compiler such as "gcc-12".
 
-    `named`: the user's name for the CPU, for a note on what it stands for. Raises Unsupported if the compiler was not
-    tried, UsageError if the vector width would change nothing.
+    Raises Unsupported if the compiler was not tried, UsageError if the vector width would change nothing.
     """
     name, version = parse_compiler(compiler)
     dropped = dict(_unusable(isa, name, version, release))
@@ -119,9 +114,8 @@ def flags(
     return Flags(
         compiler=f"{name}-{version}",
         flags=(*build(kept, level), *_extras(kept, isa.arch, name, prefer_vector_width)),
-        dropped=tuple(DroppedFeature(feature=feature, reason=dropped[feature]) for feature in sorted(dropped)),
+        dropped=tuple(sorted(dropped.items())),
         instruction_set=instruction_set(kept, isa.arch),
-        notes=tuple(_about_name(named, isa.arch)),
     )
 
 
@@ -199,14 +193,3 @@ def _extras(held: frozenset[str], arch: str, name: str, width: str) -> tuple[str
 def _is_about(row: Extra | Broken, held: frozenset[str], arch: str) -> bool:
     """Whether a row is about a set: the set has its feature, and lacks the level `below`."""
     return row.feature in held and ((level := facts.level(row.below, arch)) is None or not level.features <= held)
-
-
-def _about_name(named: str, arch: str) -> Iterator[str]:
-    """Yield which CPU a processor's name stands for."""
-    words = [part.strip() for part in SEPARATOR.split(named)]
-    # No CPU's name: archspec need not be imported.
-    if means_host(named) or facts.level(words[0], arch) is not None:
-        return
-    for word in words:
-        if (product := names.find_product(word)) is not None and names.features(word, arch) is None:
-            yield f"{word} is {product.cpu}" + (f": {product.note}" if product.note else "")

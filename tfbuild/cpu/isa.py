@@ -55,14 +55,6 @@ class InstructionSet:
     option: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class DroppedFeature:
-    """A feature that gets no flag, and why."""
-
-    feature: str
-    reason: str
-
-
 def instruction_set(names: Iterable[str], arch: str) -> InstructionSet:
     """Return the smallest instruction set with `names`, named after its level and the features beyond it."""
     held = facts.closure(names)
@@ -129,20 +121,16 @@ def of_cpu(cpu: Cpu, *, exact: bool = False) -> InstructionSet:
 
     `exact`: all features that programs can use, except those that `hidden` lists.
     """
-    masked = {item.feature for item in hidden(cpu)}
+    masked = hidden(cpu)
     usable = [name for name in cpu.features if facts.feature(name).use and name not in masked]
     return instruction_set(usable if exact else relevant(facts.closure(usable)), cpu.arch)
 
 
-def hidden(cpu: Cpu) -> tuple[DroppedFeature, ...]:
-    """Return the features of this CPU that cannot be used because one that they need is masked."""
+def hidden(cpu: Cpu) -> dict[str, str]:
+    """Return the features of this CPU that cannot be used because one that they need is masked, with the reason."""
     held = frozenset(cpu.features)
     lacking = ((name, sorted(facts.closure([name]) - held)) for name in cpu.features)
-    return tuple(
-        DroppedFeature(feature=name, reason=f"needs {', '.join(miss)}, which is masked")
-        for name, miss in lacking
-        if miss
-    )
+    return {name: f"needs {', '.join(miss)}, which is masked" for name, miss in lacking if miss}
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ output of lscpu, and ``python -m cpuinfo --json`` (py-cpuinfo).
 """
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,6 +15,7 @@ import msgspec
 from tfbuild import facts
 from tfbuild.errors import Unsupported
 from tfbuild.util.files import decode
+from tfbuild.util.process import printed
 
 ARCHITECTURES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64"}
 # Arm's "CPU implementer" codes that matter for servers (Linux: arch/arm64/include/asm/cputype.h).
@@ -34,7 +34,6 @@ Diagnostics = tuple[frozenset[str], frozenset[str]]
 
 # The path is part of the x86-64 psABI; musl and others have no file there, or one without that option.
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
-LOADER_SECONDS = 5
 # glibc's index of a leaf (sysdeps/x86/include/cpu-features.h, enum cpuid_register_index).
 CPUID_LEAVES = {0: "1.0", 1: "7.0", 2: "80000001.0", 6: "7.1"}
 CPUID_LINE = re.compile(
@@ -162,10 +161,4 @@ def loader_text(path: Path = LOADER) -> str:
 
     The environment is empty: GLIBC_TUNABLES could mask features, but does not change what TensorFlow can use.
     """
-    try:
-        done = subprocess.run(
-            [str(path), "--list-diagnostics"], capture_output=True, env={}, timeout=LOADER_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.decode("utf-8", errors="replace") if done.returncode == 0 else ""
+    return printed([str(path), "--list-diagnostics"], {})

@@ -45,15 +45,6 @@ def environment(engine: str, environ: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "DOCKER_HOST" if is_address else "DOCKER_CONTEXT": engine}
 
 
-def choose(engine: str) -> str:
-    """Return the engine that the user names. Raises EngineMissing for an unknown context, UsageError for a bad one."""
-    if engine.startswith("ssh://"):
-        destination(engine)
-    elif engine and "://" not in engine:
-        endpoint(environment(engine, os.environ))
-    return engine
-
-
 def elsewhere(engine: str) -> bool:
     """Return whether `engine` is not at a socket of this machine, without connecting to it."""
     return not endpoint(environment(engine, os.environ)).local

@@ -94,7 +94,6 @@ class Sourced(RangeRow, frozen=True, kw_only=True):
 class Config(RangeRow, frozen=True, kw_only=True):
     KEY = "name"
     name: str
-    unknown: bool = False
 
 
 class LinkedLlvm(RangeRow, frozen=True, kw_only=True):

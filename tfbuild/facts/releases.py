@@ -192,11 +192,9 @@ def cuda_from_base(release: str, target: str) -> bool:
 # --- configs ---------------------------------------------------------------------------------------------------------
 
 
-def config(name: str, release: str) -> bool | None:
-    """Whether .bazelrc has --config=NAME; None where that is not known."""
-    matches = rows(table().config, release, name)
-    known = any(row.name == name for row in table().config) and not any(row.unknown for row in matches)
-    return bool(matches) if known else None
+def config(name: str, release: str) -> bool:
+    """Whether .bazelrc has --config=NAME."""
+    return bool(rows(table().config, release, name))
 
 
 def onednn_env(release: str, threading: str = "") -> tuple[tuple[str, str], ...]:

@@ -31,8 +31,6 @@ ALONE = "tfbuild: going on without it"
 # The first lines of any build, after the start of Bazel's server.
 FIRST_LINES = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
 PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
-NOT_RUN_HERE = ("internal", "remote", "remote cache hit", "disk cache hit", "action cache hit")
-KIND = re.compile(r"(\d[\d,]*) ([a-z][a-z -]*[a-z])")
 # How many actions end in a minute differs a hundredfold: many come from a cache, and oneDNN's kernels are slow. The
 # median of the last twenty minutes is nearest, or that of the last five where a cache answered until then: the lower
 # one. A run of 2.22-dev's compile took 17 minutes for what its cache had; two minutes later one said 25 minutes to the
@@ -103,14 +101,6 @@ class BazelWatch:
         rates = [(last - first) / (end - begin) for (begin, first), (end, last) in pairwise(self._counts)]
         usual = min(median(rates), median(rates[-LATEST_MINUTES:])) if len(rates) >= LEAST_MINUTES else 0.0
         return (total - done) / usual if usual else 0.0
-
-
-def remote_share(summary: str) -> tuple[int, int]:
-    """Return how many actions an executor ran or a remote cache had, and how many ran here, by Bazel's summary."""
-    _, _, kinds = summary.partition(":")
-    counts = {kind: number(count) for count, kind in KIND.findall(kinds)}
-    remote = counts.get("remote", 0) + counts.get("remote cache hit", 0)
-    return remote, sum(count for kind, count in counts.items() if kind not in NOT_RUN_HERE)
 
 
 def number(text: str) -> int:

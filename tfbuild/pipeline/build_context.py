@@ -105,7 +105,7 @@ def _fill(folder: Path, build: Build, texts: Mapping[str, str]) -> None:
         shutil.copyfile(patch.path, folder / "patches" / name)
     packed = [(override.path, f"overrides/{override.name}.tar", "") for override in build.overrides]
     if build.own_bazel:
-        packed.append((build.own_bazel.path, "bazel/bazel.tar", "bin/bazel"))
+        packed.append((build.own_bazel, "bazel/bazel.tar", "bin/bazel"))
     if build.hermetic_python:
         python = build.hermetic_python.path
         packed.append((python, "overrides/hermetic-python.tar", python.name))

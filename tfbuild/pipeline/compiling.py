@@ -15,7 +15,7 @@ from tfbuild.cpu import Cpu, detect
 from tfbuild.engine import faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
-from tfbuild.pipeline import bazel, bundle, diagnosis
+from tfbuild.pipeline import bundle, diagnosis
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.run import Run
 from tfbuild.plan import Build
@@ -158,10 +158,6 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
         _keep(builder, context, settings, watch, share)
         if watch.alone and run.remote:
             progress(f"lost the remote {run.remote.name}; compiled the rest locally")
-        elif run.remote and run.remote.executor:
-            remote, here = bazel.remote_share(watch.summary)
-            if here:
-                progress(f"the executor or its cache had {counted(remote, 'action')}; {here} ran here")
 
 
 def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:

@@ -5,7 +5,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tfbuild.engine import connection
 from tfbuild.errors import UsageError
 from tfbuild.pipeline import bundle as bundles
 from tfbuild.pipeline.bundle import Bundle
@@ -52,7 +51,7 @@ class Run:
 def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     """Return the run that the options describe. `ca`: a company's CA certificates; `base`: of the build's request.
 
-    Raises UsageError, BadMirror, EngineMissing.
+    Raises UsageError, BadMirror.
     """
     refuse_invalid(request)
     mirror = request.mirror
@@ -65,7 +64,7 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
         raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")
     bundle = None if is_url else _bundle(mirror, request.network)
     return Run(
-        engine=connection.choose(request.engine),
+        engine=request.engine,
         base=base,
         mirror=mirror.rstrip("/") if is_url else "",
         bundle=bundle,

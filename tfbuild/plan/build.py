@@ -11,7 +11,7 @@ from tfbuild.facts.release_table import CompileCost, spelled
 from tfbuild.plan.cuda import Capability, parse_capabilities
 from tfbuild.plan.failures import Failure
 from tfbuild.plan.request import Request
-from tfbuild.plan.source import Override, OwnBazel, OwnFile, Source, SystemLibrary
+from tfbuild.plan.source import Override, OwnFile, Source, SystemLibrary
 from tfbuild.util import options
 
 MACHINES = isa.MACHINES
@@ -78,7 +78,7 @@ class Build:
     copts: tuple[str, ...] = ()
     configs: tuple[str, ...] = ()
     bazel: str = ""
-    own_bazel: OwnBazel | None = None
+    own_bazel: Path | None = None
     bazel_target: str = ""
     bazel_flags: tuple[str, ...] = ()
     configure_env: tuple[tuple[str, str], ...] = ()
@@ -185,7 +185,7 @@ class Build:
                 "features": list(self.instruction_set.features),
                 "configure_env": dict(self.configure_env),
                 "bazel": self.bazel or None,
-                "own_bazel": _row(self.own_bazel) if self.own_bazel else None,
+                "own_bazel": {"version": self.bazel, "path": str(self.own_bazel)} if self.own_bazel else None,
                 "bazel_target": self.bazel_target or None,
                 "wheel": _row(self.wheel, but="path"),
                 "source": _row(self.source) if self.source else None,
@@ -198,7 +198,7 @@ class Build:
         )
 
 
-def _row(value: "Wheel | Source | OwnBazel | OwnFile | Override", but: str = "") -> dict[str, object]:
+def _row(value: "Wheel | Source | OwnFile | Override", but: str = "") -> dict[str, object]:
     """Return a part of the plan as JSON, with null where it is empty."""
     rows = {name: list(row) if isinstance(row, tuple) else row for name, row in vars(value).items() if name != but}
     return {name: str(row) if isinstance(row, Path) else None if row == "" else row for name, row in rows.items()}

@@ -64,28 +64,22 @@ def requested_threading(request: Request, target: str, release: str, arch: str) 
 
 
 def configs(release: str, target: str, arch: str, threading: str) -> tuple[str, ...]:
-    """Return the configs that make `target`; raises Unsupported if the release may lack one."""
+    """Return the configs that make `target`; raises Unsupported if the release lacks one."""
     row = targets.get(target)
     onednn: tuple[str, ...] = ()
     if row.onednn:
         fact = releases.row(table().threading, release, arch)
         onednn = (fact.openmp if threading == "openmp" else fact.threadpool,)
         # x86-64 builds have oneDNN without it, and from 2.22 on no config.
-        if releases.config(onednn[0], release) is False and releases.row(table().onednn, release, arch).compiled:
+        if not releases.config(onednn[0], release) and releases.row(table().onednn, release, arch).compiled:
             onednn = ()
-    optional = (name for name in row.configs_unless_gone if releases.config(name, release) is not False)
-    return tuple(_existing(name, release) for name in (*onednn, *row.configs, *optional))
-
-
-def _existing(name: str, release: str) -> str:
-    exists = releases.config(name, release)
-    if exists:
-        return name
-    other = next((other for other in releases.others(release) if releases.config(name, other)), "")
-    what = f"TensorFlow {release} has no --config={name}"
-    if exists is None:
-        what = f"whether TensorFlow {release} has --config={name} is not certain"
-    raise Unsupported(what, hint=f"--release {other} has it" if other else "")
+    for name in (*onednn, *row.configs):
+        if not releases.config(name, release):
+            other = next((other for other in releases.others(release) if releases.config(name, other)), "")
+            hint = f"--release {other} has it" if other else ""
+            raise Unsupported(f"TensorFlow {release} has no --config={name}", hint=hint)
+    optional = (name for name in row.configs_unless_gone if releases.config(name, release))
+    return (*onednn, *row.configs, *optional)
 
 
 # --- configure.py -----------------------------------------------------------------------------------------------------

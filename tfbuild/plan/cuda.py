@@ -130,11 +130,6 @@ def refuse_base(image: str, cuda: str, cudnn: str) -> None:
             )
 
 
-def likely_cuda(request: Request, release: str, gpus: tuple[Capability, ...]) -> str:
-    """Return the CUDA that the build will have, whatever its compiler; "" without CUDA."""
-    return request.cuda or (_nearest(releases.cuda(release), gpus) if gpus else "")
-
-
 def cuda_version(release: str, gpus: tuple[Capability, ...], requested: str = "") -> str:
     """Return the CUDA of a build of `release` for `gpus`; raises Unsupported if none fits."""
     known = [row.name for row in cuda_table().capability]

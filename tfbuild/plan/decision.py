@@ -126,25 +126,23 @@ def _compile(
     configs = configuration.configs(release, target, arch, threading)
 
     own_bazel = sources.own_bazel(request.bazel)
-    bazel = own_bazel.version if own_bazel else request.bazel or releases.bazel(release)
+    bazel = request.bazel.partition("=")[0] or releases.bazel(release)
     usual_bazel = (tree.bazelversion if tree else "") or releases.bazel(release)
 
     gpus = cuda.capabilities(request, target, release)
+    version = cuda.cuda_version(release, gpus, request.cuda) if gpus else ""
+    cudnn = cuda.cudnn_version(release, version, request.cudnn) if gpus else ""
     known = partial(failures.concerning, release, target=target, arch=arch, gpus=gpus, nvcc=cuda.NVCC in request.config)
     debian, glibc = (toolchains.distribution(machine[0]), machine[1]) if machine else (None, "")
-    likely = partial(known, bazel=bazel, cuda=cuda.likely_cuda(request, release, gpus), glibc=glibc)
+    likely = partial(known, bazel=bazel, cuda=version, glibc=glibc)
 
     # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
     python, compiler, base, base_notes = rules.choose_builder(
         request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel="")
     )
     base = None if machine else base
-    version = cuda.cuda_version(release, gpus, request.cuda) if gpus else ""
-    cudnn = cuda.cudnn_version(release, version, request.cudnn) if gpus else ""
 
-    flags = compilers.flags(
-        wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width, named=request.cpu
-    )
+    flags = compilers.flags(wanted, compiler, release=release, prefer_vector_width=request.prefer_vector_width)
     configuration.refuse_another_cpu(request, flags.instruction_set)
 
     libraries = tuple(sources.system_library(text, release) for text in dict.fromkeys(request.system_lib))
@@ -204,9 +202,8 @@ def _compile(
         toolchain=configuration.toolchain(build),
         variant=_variant(build),
         notes=(
-            *(f"{row.feature} is left out: {row.reason}" for row in flags.dropped),
-            *rules.unused_recording(request),
-            *flags.notes,
+            *(f"{name} is left out: {reason}" for name, reason in flags.dropped),
+            *rules.cpu_notes(request, arch),
             *([ONEDNN_IN_ALL] if targets.get(target).onednn and not configs else []),
             *(cuda.cuda_notes(release, gpus, compiler, version) if version else ()),
             *_about_bazel(build, usual_bazel),

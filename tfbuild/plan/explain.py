@@ -40,7 +40,7 @@ def feature_rows(
         known = feature.cpuinfo or cpuid if cpu else feature.use
         held = feature.name in (cpu or named).features
         in_cpu = "yes" if held else "no" if known else "not known"
-        if cpu and feature.name in {item.feature for item in isa.hidden(cpu)}:
+        if cpu and feature.name in isa.hidden(cpu):
             in_cpu = "masked"
         reason = _left_out(feature, in_cpu, requested, flags, cpu)
         yield FeatureRow(
@@ -59,9 +59,9 @@ def _left_out(feature: Feature, in_cpu: str, requested: InstructionSet, flags: F
     if not feature.use:
         return "never a flag: only intrinsics use it"
     if feature.name in requested.features:
-        return next((item.reason for item in flags.dropped if item.feature == feature.name), "")
+        return dict(flags.dropped).get(feature.name, "")
     if in_cpu == "masked" and cpu:
-        return next(item.reason for item in isa.hidden(cpu) if item.feature == feature.name)
+        return isa.hidden(cpu)[feature.name]
     if in_cpu == "no":
         disputed = {row.feature: row.reason for row in (cpu.disagreements if cpu else ()) if not row.held}
         return disputed.get(feature.name, "not in this CPU")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from tfbuild import facts
 from tfbuild.cpu import ARCHITECTURES, Cpu, compilers, detect, isa
+from tfbuild.cpu import names as cpu_names
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
@@ -121,10 +122,17 @@ def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool 
     return isa.resolve(f"{name},{isa.EXACT}" if exact else name, arch=arch, host=host)
 
 
-def unused_recording(request: Request) -> list[str]:
-    """Return a note if --cpuinfo is given beside a named CPU."""
-    unused = request.cpuinfo and not isa.means_host(request.cpu)
-    return [f"--cpuinfo does not apply: --cpu {request.cpu} names the CPU"] if unused else []
+def cpu_notes(request: Request, arch: str) -> list[str]:
+    """Return notes on a --cpuinfo beside a named CPU, and on the CPU that a processor's name stands for."""
+    if isa.means_host(request.cpu):
+        return []
+    notes = [f"--cpuinfo does not apply: --cpu {request.cpu} names the CPU"] if request.cpuinfo else []
+    words = [part.strip() for part in isa.SEPARATOR.split(request.cpu)]
+    # A level is no CPU's name: archspec need not be imported.
+    for word in words if facts.level(words[0], arch) is None else ():
+        if (row := cpu_names.find_product(word)) is not None and cpu_names.features(word, arch) is None:
+            notes.append(f"{word} is {row.cpu}" + (f": {row.note}" if row.note else ""))
+    return notes
 
 
 # --- release and Python -----------------------------------------------------------------------------------------------

@@ -54,14 +54,6 @@ class OwnFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnBazel:
-    """A Bazel of the user's own: an executable, or the folder of an installation that has bin/bazel."""
-
-    version: str
-    path: Path
-
-
-@dataclass(frozen=True, kw_only=True)
 class Override:
     """A folder that replaces an external repository: Bazel's --override_repository. `sha256`: of all its files."""
 
@@ -205,8 +197,11 @@ def patch(text: str) -> OwnFile:
     return OwnFile(path=path, sha256=digest(path))
 
 
-def own_bazel(text: str) -> OwnBazel | None:
-    """Read VERSION=PATH; None for a version alone. Raises BadInput if there is no Bazel at PATH."""
+def own_bazel(text: str) -> Path | None:
+    """Return the PATH in VERSION=PATH, an executable or the folder of an installation that has bin/bazel, else None.
+
+    Raises BadInput if there is no Bazel.
+    """
     version, equals, name = text.partition("=")
     if not equals:
         return None
@@ -217,7 +212,7 @@ def own_bazel(text: str) -> OwnBazel | None:
             f"--bazel {version}: no Bazel at {name}: {access_problem(program) or 'not an executable'}",
             hint="--bazel VERSION=PATH names an executable, or the folder of an installation with bin/bazel",
         )
-    return OwnBazel(version=version, path=path)
+    return path
 
 
 def python_archive(text: str, release: str) -> OwnFile:

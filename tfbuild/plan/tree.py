@@ -206,7 +206,7 @@ def _configs(tree: TreeFacts, release: str, since: str) -> Iterator[Difference]:
     known = {row.name for row in table().config}
     for name in sorted(known | {name for name in tree.configs if CUDA_CONFIG.fullmatch(name)}):
         exists = name in tree.configs
-        if exists is not (releases.config(name, release) or False):
+        if exists != releases.config(name, release):
             row = release_table.Config(since=since, name=name) if exists else None
             what = f"--config={name}" if exists else f"no --config={name}"
             yield Difference(table="config", key=name, row=row, what=what, file=".bazelrc")
