@@ -6,6 +6,8 @@ from inspect import signature
 from itertools import product
 from typing import Any
 
+import pytest
+
 Test = Callable[..., None]
 # Tracebacks shown of rows that fail alike. All failing rows are named.
 SHOWN = 5
@@ -30,7 +32,7 @@ def each(names: str, rows: Iterable[Any]) -> Callable[[Test], Test]:
             failures = list(filter(None, (_failure(check, row, fixtures) for row in rows)))
             if failures:
                 failed = "; ".join(error.__notes__[-1] for error in failures)
-                raise ExceptionGroup(f"{len(failures)} of {len(rows)} rows fail: {failed}", failures[:SHOWN])
+                raise BaseExceptionGroup(f"{len(failures)} of {len(rows)} rows fail: {failed}", failures[:SHOWN])
 
         own = signature(check)
         fixtures = [parameter for name, parameter in own.parameters.items() if name not in rows[0]]
@@ -40,10 +42,10 @@ def each(names: str, rows: Iterable[Any]) -> Callable[[Test], Test]:
     return decorate
 
 
-def _failure(check: Test, row: dict[str, Any], fixtures: dict[str, Any]) -> Exception | None:
+def _failure(check: Test, row: dict[str, Any], fixtures: dict[str, Any]) -> BaseException | None:
     try:
         check(**row, **fixtures)
-    except Exception as error:
+    except (Exception, pytest.fail.Exception) as error:  # the latter is what pytest.raises ends with
         error.add_note(", ".join(f"{name}={_label(value)}" for name, value in row.items()))
         return error
     return None

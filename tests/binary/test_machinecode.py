@@ -70,7 +70,7 @@ def test_no_bytes_stop_it(code: bytes) -> None:
     counted = machinecode.count(code, "x86_64")
     assert counted.instructions + counted.unread <= len(code)
     assert (counted.instructions + counted.unread > 0) == bool(code)
-    assert sum(counted.needing.values()) >= max(counted.needing.values(), default=0)
+    assert max(counted.needing.values(), default=0) <= counted.instructions
     words = machinecode.count(code, "aarch64")
     assert (words.instructions, words.unread) == divmod(len(code), 4)
 

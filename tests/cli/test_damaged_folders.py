@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.commandline import answer, invoke
+from tests.context.test_dockerfile import contents
 from tests.users import nobody
 from tfbuild import plan
 from tfbuild.errors import EngineMissing, UsageError
@@ -69,7 +70,7 @@ def test_a_folder_of_somebody_else_is_named_before_anything_starts(place: str, h
 def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, outside: Path) -> None:
     context = here / "build" / build().id / "context"
     assert str(context.relative_to(here)) in invoke("dockerfile", *OPTIONS, cwd=here).stdout
-    good = {path.relative_to(context): path.read_bytes() for path in context.rglob("*") if path.is_file()}
+    good = contents(context)
     scripts = context / "scripts" / "slim.sh"
     if thing == "foreign link":
         shutil.rmtree(context)
@@ -88,7 +89,7 @@ def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, ou
         else:
             scripts.symlink_to(outside)
     invoke("dockerfile", *OPTIONS, cwd=here)
-    assert {path.relative_to(context): path.read_bytes() for path in context.rglob("*") if path.is_file()} == good
+    assert contents(context) == good
     assert not any(path.is_symlink() for path in context.rglob("*"))
 
 
@@ -105,16 +106,13 @@ def test_a_context_whose_writer_is_cut_is_the_old_one_or_none(
             raise KeyboardInterrupt
         return real(path, target)
 
-    def seen() -> dict[Path, bytes]:
-        return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
     build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '0'}")
-    old = seen()
+    old = contents(folder)
     monkeypatch.setattr(build_context, "flush", lambda _: did.append("flush"))
     monkeypatch.setattr(Path, "rename", rename)
     with pytest.raises(KeyboardInterrupt):
         build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
     assert did == ["flush", *["rename"] * step]
-    assert seen() == (old if step == 1 else {})
+    assert contents(folder) == (old if step == 1 else {})
     build_context.write_context(build(), folder, base_digest=f"sha256:{64 * '1'}")
-    assert seen().keys() == old.keys()
+    assert contents(folder).keys() == old.keys()

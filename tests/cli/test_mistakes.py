@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_a_mistake_is_answered_with_a_hint(row: list[str], folder: Path) -> None:
-    command, code, *typed = row
+    command, code, typed = row
     settings, _, rest = command.partition("invoke")
     env = dict(setting.split("=", 1) for setting in settings.split())
     done = answer(*shlex.split(rest), cwd=folder, env={**NOWHERE, **env})
@@ -50,6 +50,5 @@ def test_a_mistake_is_answered_with_a_hint(row: list[str], folder: Path) -> None
     assert done.returncode == int(code), said
     assert re.search("^error: ", said, re.M), said
     hint = "\n".join(re.findall("^hint: .*", said, re.M))
-    assert hint, said
-    assert all(words in hint for words in typed), hint
+    assert typed in hint, said
     assert not PYTHON.search(said), said

@@ -222,8 +222,10 @@ def runs(text: str) -> Iterator[str]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_is_mounted_where_it_would_leave_a_file_in_the_image(tmp_path: Path, kind: str) -> None:
     text = dockerfile.files(kinds(tmp_path)[kind])["Dockerfile"]
+    assert "--mount=" in text
     for line in text.replace("\\\n", " ").splitlines():
         mounts = re.findall(r"--mount=type=(\w+),(?:\S*?,)?target=(\S+)", line)
+        assert len(mounts) == line.count("--mount="), line
         for mount, target in mounts:
             within = target.startswith("/mnt/") and ("tmpfs", "/mnt") in mounts
             assert within or mount == "tmpfs", (mount, target)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.plan.test_remote_options import remote
+from tests.servers import self_signed
 from tfbuild.context import dockerfile
 from tfbuild.pipeline import bazel
 
@@ -98,7 +99,7 @@ def test_a_server_that_is_silent_does_not_answer_and_whatever_one_answers_bazel_
 ) -> None:
     for answers, code, told in (((), 1, "timed out"), ((b"HTTP/1.0 403 Forbidden\r\n\r\n",), 0, "")):
         with answering(*answers) as port:
-            done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach")
+            done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach", patient=bool(answers))
         assert (done.returncode, told in done.stderr, bool(done.stderr)) == (code, True, bool(told))
 
 
@@ -120,14 +121,13 @@ def requiring(pem: Path) -> AbstractContextManager[int]:
 
 @pytest.mark.parametrize("scheme", ["grpcs", "https"])
 def test_a_server_that_requires_a_certificate_gets_the_one_that_bazel_has(scheme: str, tmp_path: Path) -> None:
+    self_signed(tmp_path)
     pem = tmp_path / "client.pem"
-    made = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=client -keyout client.pem -out certificate.pem"
-    subprocess.run(made.split(), cwd=tmp_path, check=True, capture_output=True)
-    pem.write_text(pem.read_text() + (tmp_path / "certificate.pem").read_text())
+    pem.write_text((tmp_path / "key.pem").read_text() + (tmp_path / "x.pem").read_text())
     credentials = (f"--tls_client_certificate={pem}", f"--tls_client_key={pem}")
     for flags, said in (((), "it ended the connection"), (credentials, "")):
         with requiring(pem) as port:
-            done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach", flags=flags)
+            done = run(tmp_path, f"{scheme}://127.0.0.1:{port}", "reach", flags=flags, patient=True)
         assert said in done.stderr
         assert done.returncode == bool(said)
 

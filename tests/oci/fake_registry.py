@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -77,13 +78,20 @@ class FakeRegistry(Handler):
         self.say(status, body, {"Content-Type": kind, **headers})
 
 
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeRegistry]]:
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+@contextmanager
+def registry() -> Iterator[type[FakeRegistry]]:
+    """A registry with nothing in it."""
     handler: type[FakeRegistry] = type(
         "Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": [], "links": {}}
     )
     with serving(handler) as handler.host:
+        yield handler
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FakeRegistry]]:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with registry() as handler:
         yield handler
 
 

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import tarfile
-import tracemalloc
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.binary.test_wheel_limits import little_memory
 from tests.commandline import invoke
 from tests.plan.test_selection import chosen
 from tests.rows import each
@@ -99,13 +99,8 @@ def test_a_file_by_others_is_read_with_little_memory_or_refused(
 ) -> None:
     with temporary_folder(parent=tmp_path) as folder:
         path = made(folder / "tensorflow-2.14.0-cp311-cp311-linux_x86_64.whl")
-        tracemalloc.start()
-        try:
-            with pytest.raises(refusal) if refusal else nullcontext():
-                read(path)
-            assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
-        finally:
-            tracemalloc.stop()
+        with little_memory(MOST_MEMORY), pytest.raises(refusal) if refusal else nullcontext():
+            read(path)
 
 
 def test_a_source_that_is_no_archive_is_refused_before_its_context_is_there(tmp_path: Path) -> None:

@@ -17,20 +17,16 @@ from tfbuild.pipeline.run import Run, run_of
 from tfbuild.plan import Request, RunRequest
 
 
-@pytest.mark.parametrize("name", ["build", "wheel", "bundle"])
+# Of `build`: test_options.py.
+@pytest.mark.parametrize("name", ["wheel", "bundle"])
 def test_every_option_of_the_verbs_that_make_images_is_read(name: str) -> None:
     """An option that no field takes would be dropped silently; a field without an option could not be given."""
     offered = {option.replace("-", "_") for option in {**VERBS[name].settings, **VERBS[name].options}}
     request, run = ({field.name for field in fields(kind)} for kind in (Request, RunRequest))
     assert offered >= request
-    own = {
-        "build": {"dry_run"},
-        "wheel": {"output", "libtensorflow", "no_container"},
-        "bundle": {"output", "wheel_only", "dry_run"},
-    }
+    own = {"wheel": {"output", "libtensorflow", "no_container"}, "bundle": {"output", "wheel_only", "dry_run"}}
     assert offered - request - run == {"options", "json", *own[name]}
-    lacking = run - offered
-    assert lacking == set() if name == "build" else lacking >= {"no_verify", "no_throughput", "reverify", "reuse"}
+    assert run - offered >= {"no_verify", "no_throughput", "reverify", "reuse"}
 
 
 def test_the_options_become_a_run(tmp_path: Path) -> None:

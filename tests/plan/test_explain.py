@@ -1,6 +1,7 @@
 """What features are worth: `copts --explain` has a row for each that agrees with the flags."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,9 @@ def test_the_cpu_column_is_what_was_recorded(machine_: Recording, tmp_path: Path
     path = recorded(tmp_path, machine_.text)
     answers = []
     for platform in isa.MACHINES.values():
-        try:
+        with suppress(TfbuildError):  # it is a machine of the other platform
             answers.append(copts(capsys, cpuinfo=path, platform=platform))
-        except TfbuildError:
-            continue  # it is a machine of the other platform, or below every level
+    assert answers
     for answer in answers:
         held = {item["feature"] for item in answer["features"] if item["cpu"] in ("yes", "masked")}
         assert held == set(machine_.features.split())

@@ -175,7 +175,7 @@ def test_a_release_and_a_python_that_a_refusal_offers_are_taken(
 ) -> None:
     cpu = "" if wheel else cpu
     given: dict[str, Any] = {"target": target, "platform": platform, "base": base, "wheel": wheel, "cpu": cpu}
-    pythons = ("3.10", "3.12", "3.13", "3.14")
+    pythons, offered = ("3.10", "3.12", "3.13", "3.14"), 0
     for release, python in product([*(row.version for row in releases.releases()), "2.99.0"], pythons):
         try:
             chosen(**given, release=release, python=python)
@@ -187,6 +187,9 @@ def test_a_release_and_a_python_that_a_refusal_offers_are_taken(
                 offers += [{"release": release, "python": name} for name in names.split(" or ")]
             for offer in offers:
                 assert chosen(**given, **offer), (release, python)
+            offered += len(offers)
+    # TensorFlow has published no wheels for CUDA on aarch64, with whatever Python.
+    assert (offered == 0) is (wheel == "official" and target == "cuda")
 
 
 def test_a_base_without_a_debian_of_its_python_is_found_unless_it_is_to_be_bootstrapped() -> None:

@@ -69,15 +69,13 @@ def test_why_a_defect_is_equivalent_stays_while_the_same_change_survives(tmp_pat
     assert [row.equivalent for row in kept.survivors] == ["", "every caller gives it"]
 
 
-if SAMPLED:  # else there is nothing to test
-
-    @each("room", SAMPLED)
-    def test_every_survivor_of_a_committed_sample_is_explained_or_found_by_a_test_since(room: str) -> None:
-        committed = mutation.read(mutation.FOLDER, room)
-        assert committed is not None
-        assert re.fullmatch("[0-9a-f]{12}", committed.commit), "a sample of files that no commit has"
-        for row in committed.survivors:
-            assert bool(row.equivalent) != bool(row.killed_by), row.diff
-            if row.killed_by:
-                file, _, name = row.killed_by.partition("::")
-                assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), row.killed_by
+@each("room", SAMPLED)
+def test_every_survivor_of_a_committed_sample_is_explained_or_found_by_a_test_since(room: str) -> None:
+    committed = mutation.read(mutation.FOLDER, room)
+    assert committed is not None
+    assert re.fullmatch("[0-9a-f]{12}", committed.commit), "a sample of files that no commit has"
+    for row in committed.survivors:
+        assert bool(row.equivalent) != bool(row.killed_by), row.diff
+        if row.killed_by:
+            file, _, name = row.killed_by.partition("::")
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), row.killed_by

@@ -2,9 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -15,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from tests import servers
 from tests.commandline import executable
 from tests.cpu.machines import Machine, machine, machines, recording
 from tests.examples import few
-from tests.oci.fake_registry import FakeRegistry, connect
+from tests.oci.fake_registry import FakeRegistry, connect, registry
 from tests.publish.fake_images import gather, image, published, pull_script
 from tfbuild import cpu
 from tfbuild.cpu import isa
@@ -40,13 +37,6 @@ HOSTS = {
     "SSE4.2": recording("py-cpuinfo-linux-ubuntu-16-04-x86-64").text,
     "SSSE3": recording("py-cpuinfo-linux-debian-8-x86-64").text,
 }
-
-
-@contextmanager
-def serving() -> Iterator[type[FakeRegistry]]:
-    handler: type[FakeRegistry] = type("Here", (FakeRegistry,), {"content": {}, "authorizations": [], "requests": []})
-    with servers.serving(handler) as handler.host:
-        yield handler
 
 
 def push(
@@ -89,7 +79,7 @@ def test_the_best_complete_image_that_fits_is_chosen(
 ) -> None:
     """One release; never features that the host lacks, or a smaller set if a larger one fits; no unfinished push."""
     features = frozenset(isa.of_cpu(parsed(HOSTS[name]), exact=True).features)
-    with serving() as fake:
+    with registry() as fake:
         complete = [image for arguments in pushed if (image := push(fake, *arguments)) and arguments[3]]
         matches = choose.matching(complete, release=release, target="mkl", python="")
         if not release:  # the newest release of all, whatever its Pythons
@@ -110,7 +100,7 @@ def test_the_best_complete_image_that_fits_is_chosen(
 
 
 def test_every_recorded_machine_gets_the_same_from_pull_and_pull_sh() -> None:
-    with serving() as fake:
+    with registry() as fake:
         for level in (*SETS, "x86-64-v4-vnni", "armv8-a", "armv8.2-a"):
             platform = "linux/arm64" if level.startswith("arm") else "linux/amd64"
             for python in PYTHONS:
@@ -131,7 +121,7 @@ def test_every_recorded_machine_gets_the_same_from_pull_and_pull_sh() -> None:
 
 
 def test_what_to_do_is_said_where_nothing_fits() -> None:
-    with serving() as fake:
+    with registry() as fake:
         push(fake, "2.20.0", "x86-64-v4", "3.9", whole=True)
         host = cpu.parse(HOSTS["AVX"])
         choice = pulling.choose_image(connect(fake), host, release="2.20", target="mkl", python="3.9")

@@ -17,6 +17,7 @@ from packaging.metadata import Metadata
 from packaging.utils import parse_wheel_filename
 
 from tests.commandline import invoke
+from tests.context.test_dockerfile import contents
 from tests.publish.wheels import MANYLINUX, described, record_digest, wheel
 from tests.rows import each
 from tfbuild.errors import BadInput, UsageError
@@ -26,11 +27,9 @@ from tfbuild.publish.wheel_rows import IndexedWheel
 INFO = "tensorflow_cpu-2.14.0.dist-info"
 
 
-def indexed(
-    folder: Path, wheels: Path, *, project: str = "", local: bool = False, notes: list[str] | None = None
-) -> tuple[IndexedWheel, ...]:
+def indexed(folder: Path, wheels: Path, *, project: str = "", local: bool = False) -> tuple[IndexedWheel, ...]:
     files = wheel_index.of_folder(wheels)
-    return wheel_index.index(folder, files, (notes or []).append, project=project, local=local)
+    return wheel_index.index(folder, files, print, project=project, local=local)
 
 
 @pytest.fixture
@@ -57,10 +56,6 @@ class Links(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag == "a":
             self.rows.append(dict(attrs))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def digest(path: Path) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from tests import broken, debian
 from tests.commandline import answer
+from tests.context.test_dockerfile import contents
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
 from tfbuild.errors import TfbuildError, UsageError
@@ -44,13 +45,13 @@ def test_a_signed_index_stays_signed(suite: str, keys: Path, tmp_path: Path, mon
     public, key = tmp_path / f"public {suite}", f"--key {shlex.quote(str(keys / 'ours.key'))} {UNLOGGED[suite]}"
     first, second = wheel(tmp_path / "built"), wheel(tmp_path / "more", python="3.10")
     index(public, key, first)
-    before = {path: path.read_bytes() for path in public.rglob("*") if path.is_file()}
+    before = contents(public)
     index(public, "", first)
     with pytest.raises(UsageError, match="is signed, but this change is not"):
         index(public, "", second)
     with pytest.raises(TfbuildError, match=r"cosign did not sign choose\.json"):
         index(public, f"{key}.none", second)
-    assert {path: path.read_bytes() for path in public.rglob("*") if path.is_file()} == before
+    assert contents(public) == before
     index(public, key, second)
     assert len(json.loads((public / "choose.json").read_text())["wheels"]) == 2
     signing.demand_of_file(checks(keys, "ours"), public / "choose.json", "choose.json")

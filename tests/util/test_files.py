@@ -194,8 +194,19 @@ def test_a_temporary_folder_is_this_user_s_and_goes_with_its_block(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@each("content", [b"", b"{", b'"\xff"', b'{"a": "\xc3("}', b"[" * 100_000, b"1", "\udcff"])
-def test_a_document_by_somebody_else_is_read_or_refused(content: bytes | str) -> None:
-    with pytest.raises(ValueError, match=r"."):
+@each(
+    "content, why",
+    [
+        (b"", "truncated"),
+        (b"{", "truncated"),
+        (b'"\xff"', "got `str`"),
+        (b'{"a": "\xc3("}', "can't decode byte 0xc3"),
+        (b"[" * 100_000, "got `array`"),
+        (b"1", "got `int`"),
+        ("\udcff", "surrogates not allowed"),
+    ],
+)
+def test_a_document_by_somebody_else_is_read_or_refused(content: bytes | str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         files.decode(content, dict[str, str])
     assert files.decode(b'{"a": "b"}', dict[str, str]) == {"a": "b"}

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.ports import free_port
 from tests.servers import running, self_signed
 from tests.terminal import Terminal
 from tfbuild.util import terminal
@@ -67,8 +66,7 @@ def test_a_text_by_others_fits_one_line_and_can_be_written() -> None:
 
 def test_a_server_that_is_not_there() -> None:
     with pytest.raises(requests.exceptions.ConnectionError) as error:
-        requests.get(f"http://127.0.0.1:{free_port()}/", timeout=5)
-    assert "urllib3" in repr(error.value) or "Pool" in str(error.value)
+        requests.get("http://127.0.0.1:1/", timeout=5)
     assert cause(error.value) == "Connection refused"
 
 

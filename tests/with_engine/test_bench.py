@@ -7,15 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.with_engine.conftest import ROOT
-from tests.with_engine.test_engine import wait_until
+from tests.with_engine.test_engine import started_by, wait_until
 from tfbuild.bench import evidence, session
 from tfbuild.bench.session import Settings
-from tfbuild.engine import Engine, containers
+from tfbuild.engine import Engine
 from tfbuild.measure import evaluate, experiments
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
@@ -121,18 +120,12 @@ def test_signals_while_workers_are_made_end_it_and_leave_no_container(
     with subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert "bench: tuning ...\n" in iter(process.stderr.readline, "")
-
-        def own() -> list[Any]:
-            """Its containers, which say whose they are: other tests use the same image."""
-            every = engine.client.containers.list(all=True, ignore_removed=True, filters={"label": containers.LABEL})
-            return [one for one in every if one.labels[containers.LABEL] == str(process.pid)]
-
         # The main one, that of the step's heartbeat, and one for each of the three workers.
         assert wait_until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) >= 5, 300)
-        assert wait_until(lambda: bool(own()), 60)
+        assert wait_until(lambda: started_by(engine, process.pid), 60)
         for _ in range(3):
             time.sleep(0.2)
             process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
-    assert wait_until(lambda: not own())
+    assert wait_until(lambda: not started_by(engine, process.pid))

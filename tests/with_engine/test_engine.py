@@ -61,6 +61,12 @@ def containers(engine: Engine, image: str) -> list[str]:
     return [container.name for container in found]
 
 
+def started_by(engine: Engine, pid: int) -> list[str]:
+    """The containers that a process has made, and no other one: other tests make theirs meanwhile."""
+    filters = {"label": f"{LABEL}={pid}"}
+    return [one.name for one in engine.client.containers.list(all=True, ignore_removed=True, filters=filters)]
+
+
 def gone(engine: Engine, image: str) -> bool:
     """Whether no container of an image is left; the engine may still be removing the last one."""
     return wait_until(lambda: not containers(engine, image))

@@ -15,7 +15,7 @@ import pytest
 from tests.with_engine import second as seconds
 from tests.with_engine.conftest import ROOT
 from tests.with_engine.second import Second
-from tests.with_engine.test_engine import debian, wait_until
+from tests.with_engine.test_engine import debian, started_by, wait_until
 from tfbuild.engine import Engine
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import EngineMissing
@@ -66,20 +66,15 @@ def test_an_engine_that_dies_during_a_build_is_told_as_the_cause(
 # --- runs that cannot clean up ----------------------------------------------------------------------------------------
 
 
-def names(engine: Engine) -> list[str]:
-    return [container.name for container in engine.client.containers.list(all=True, ignore_removed=True)]
-
-
 def test_a_closed_terminal_leaves_no_container(engine: Engine, debian: str) -> None:
     """As an emulator of a terminal ends: the kernel sends SIGHUP, and nothing can be written there any more."""
-    before = {*names(engine)}
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(ROOT)
         code = "from tfbuild.engine import Engine\nfrom tfbuild.util.progress import Progress\nprogress = Progress()\n"
         code += f"with progress.step('x'): Engine.connect().run({debian!r}, ['sleep', '600'], timeout=600)"
         os.execv(sys.executable, [sys.executable, "-c", code])
-    assert wait_until(lambda: {*names(engine)} - before)
+    assert wait_until(lambda: started_by(engine, pid))
     os.close(terminal)
     os.waitpid(pid, 0)
-    assert wait_until(lambda: {*names(engine)} <= before)
+    assert wait_until(lambda: not started_by(engine, pid))

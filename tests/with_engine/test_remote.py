@@ -13,7 +13,6 @@ import pytest
 
 from tests import servers
 from tests.plan.test_remote_options import options as remote_options
-from tests.ports import free_port
 from tests.with_engine import buildgrid, mirror, saved
 from tests.with_engine.buildgrid import Server
 from tests.with_engine.conftest import ROOT, Site
@@ -83,7 +82,7 @@ def test_a_second_builder_takes_its_actions_from_the_cache(
 
 
 def test_a_cache_that_never_answers_is_told_before_the_compile(site: Site, tmp_path: Path) -> None:
-    url = f"grpc://127.0.0.1:{free_port()}"
+    url = "grpc://127.0.0.1:1"
     output = build(site, tmp_path, "--remote-cache", url, code=23)
     assert f"tfbuild: the remote cache {url} does not answer: [Errno 111] Connection refused" in output
     assert f"error: the remote cache {url} cannot be used" in output

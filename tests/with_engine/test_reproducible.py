@@ -103,7 +103,8 @@ def make(
 def pair(make: Callable[..., None], engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two images of one context: the second from the mirror without a cache, the first by cached steps if it can be."""
     build = small(tmp_path_factory.mktemp("small"))
-    names = ("tfbuild-test-pair:one", "tfbuild-test-pair:two")
+    own = uuid.uuid4().hex[:8]
+    names = (f"tfbuild-test-pair:one-{own}", f"tfbuild-test-pair:two-{own}")
     make(build, names[0])
     make(build, names[1], no_cache=True, mirrored=True)
     if packages(engine, names[0]) != packages(engine, names[1]):
@@ -190,7 +191,7 @@ def test_images_of_two_instruction_sets_share_all_layers_but_those_of_the_compil
         other = plan.select(replace(request, wheel="", cpu=cpu), None)
         (tmp_path / cpu).mkdir()
         build = small(tmp_path / cpu, library)
-        names.append(f"tfbuild-test-shared:{cpu}")
+        names.append(f"tfbuild-test-shared:{cpu}-{uuid.uuid4().hex[:8]}")
         make(replace(build, instruction_set=other.instruction_set, variant=(cpu,)), names[-1])
     one, two = (list(engine.image(name).layers) for name in names)
     same = [ours == theirs for ours, theirs in zip(one, two, strict=True)]
