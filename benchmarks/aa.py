@@ -22,7 +22,6 @@ from tfbuild.bench import session
 from tfbuild.bench.session import Settings
 from tfbuild.bench.wording import judged_ratio
 from tfbuild.engine import Engine
-from tfbuild.measure.evaluate import sure
 from tfbuild.measure.experiments import Arm, Case, Experiment, Metric
 from tfbuild.measure.probe import FOLDER
 from tfbuild.measure.records import NO_DIFFERENCE, SLOWER, BenchReport, CaseResult, ExperimentResult, Value
@@ -103,8 +102,7 @@ def middle(row: ExperimentResult) -> float | None:
 
 def words(row: ExperimentResult) -> list[str]:
     """The verdicts of the repeats that had rounds enough for one."""
-    arms = [(case.arms[-1], case) for case in row.cases if case.arms and case.rounds]
-    return [arm.effect for arm, case in arms if sure(judged_ratio(arm, case))]
+    return [case.arms[-1].effect for case in row.cases if case.arms and case.arms[-1].effect]
 
 
 def summary(report: BenchReport, rows: Sequence[ExperimentResult]) -> dict[str, object]:

@@ -1,16 +1,12 @@
 """How many planted defects the pure tests find.
 
-    .venv/bin/python -m benchmarks.mutation ROOM [ROOM...] --sample 25 --seed 1 [--report]
+    .venv/bin/python -m benchmarks.mutation ROOM [ROOM...] --sample 25 --seed 1
 
 Changes one place in a room of `tfbuild/` at a time, in a copy of the repository, and runs the pure tests of that room.
 Prints the share of the defects that made a test fail, and as a diff each one that none noticed. Such a defect asks for
 a test, unless the changed code means the same (a default that every caller gives, a quicker way to the same result).
 
 The rooms `engine` and `oci` need an engine that answers: what no pure test notices is tried on it, and on a registry.
-
-`--report` writes benchmarks/results/mutation/ROOM.json. If the changed code means the same, say why there, in
-`equivalent`: the reason stays as long as the same change survives. Else write a test that fails with it, and name that
-in `killed_by`: a new sample, in which it survives again, drops the name.
 
 Not planted: other words in messages, docstrings and annotations, and templates.
 """
@@ -19,23 +15,19 @@ import argparse
 import ast
 import difflib
 import importlib
-import json
 import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from benchmarks.harness import RESULTS
 from tests import checkout
 from tools.testing import PURE, QUICK, provide_tensorflow
 
@@ -58,7 +50,6 @@ REAL = {
     "engine": ("with_engine/test_engine.py", "with_engine/test_own_engine.py"),
     "oci": ("with_engine/test_registry.py",),
 }
-FOLDER = RESULTS / "mutation"
 MARKS = f"{PURE} and not alone"
 # Imported from the copy, whatever of them this process imported.
 OURS = ("tests", "tfbuild", "tools", "benchmarks")
@@ -279,88 +270,17 @@ def ordered(root: Path, room: str, module: str) -> list[list[str]]:
     return [[f"{room}/{name}" for name in part] for part in parts if part]
 
 
-def survivors(room: str, runner: Runner, sample: int, seed: int, *, own: bool) -> tuple[int, list[Defect]]:
-    """Plant a sample of a room's defects; return how many, and those that no test found (if `own`, of the room's)."""
+def found(room: str, runner: Runner, sample: int, seed: int, *, own: bool) -> str:
+    """Plant a sample of a room's defects; return how many tests found (if `own`, the room's): "12 of 13"."""
     related = [] if own else [[*files] for files in (RELATED.get(room), REAL.get(room)) if files]
     every = defects(runner.copy, room)
     chosen = random.Random(seed).sample(every, min(sample, len(every)))
-    left = []
+    killed = 0
     for number, defect in enumerate(chosen, 1):
-        found = runner.finds(defect, [*ordered(runner.copy, room, defect.path.stem), *related])
-        print(f"{room} {number}/{len(chosen)}: {'found' if found else f'NOT FOUND: {defect.diff()}'}", flush=True)
-        left += [] if found else [defect]
-    return len(chosen), left
-
-
-# --- reports ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class Survivor:
-    """What no test noticed.
-
-    `equivalent`: why the changed code means the same, "" where it does not. `killed_by`: a test that was written since
-    and fails with it, as FILE::TEST.
-    """
-
-    diff: str
-    equivalent: str = ""
-    killed_by: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """One room's last sample. `commit` ends in "-dirty" where files other than reports differed from it."""
-
-    room: str
-    created: str
-    commit: str
-    seed: int
-    planted: int
-    survivors: tuple[Survivor, ...]
-
-    @property
-    def found(self) -> int:
-        return self.planted - len(self.survivors)
-
-    @property
-    def share(self) -> str:
-        return f"{self.found} of {self.planted} ({self.found / self.planted:.0%})"
-
-
-def read(folder: Path, room: str) -> Report | None:
-    """Return the report of a room; None where it has none."""
-    path = folder / f"{room}.json"
-    if not path.is_file():
-        return None
-    document = json.loads(path.read_text(encoding="utf-8"))
-    del document["found"]
-    return Report(**{**document, "survivors": tuple(Survivor(**row) for row in document["survivors"])})
-
-
-def write(folder: Path, report: Report) -> None:
-    """Replace the report of its room. A survivor that it had keeps the reason why it is equivalent."""
-    before = read(folder, report.room)
-    reasons = {_change(row.diff): row.equivalent for row in (before.survivors if before else ())}
-    rows = [{**asdict(row), "equivalent": reasons.get(_change(row.diff), "")} for row in report.survivors]
-    document = {**asdict(report), "found": report.found, "survivors": rows}
-    folder.mkdir(exist_ok=True)
-    (folder / f"{report.room}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-
-
-def commit_of(root: Path) -> str:
-    """Return the commit of a clone, with "-dirty" if a tracked file differs from it that is no report of a sample."""
-    head = subprocess.run(
-        ["git", "rev-parse", "--short=12", "HEAD"], cwd=root, check=True, capture_output=True, text=True
-    ).stdout.strip()
-    reports = FOLDER.relative_to(checkout.ROOT)
-    compare = ["git", "diff", "--quiet", "HEAD", "--", ".", f":(exclude){reports}"]
-    return f"{head}-dirty" if subprocess.run(compare, cwd=root, check=False).returncode else head
-
-
-def _change(diff: str) -> str:
-    """The file and the changed lines, wherever in the file they are."""
-    return "\n".join(line for line in diff.splitlines() if not line.startswith("@@"))
+        notices = runner.finds(defect, [*ordered(runner.copy, room, defect.path.stem), *related])
+        print(f"{room} {number}/{len(chosen)}: {'found' if notices else f'NOT FOUND: {defect.diff()}'}", flush=True)
+        killed += notices
+    return f"{killed} of {len(chosen)}"
 
 
 def main() -> None:
@@ -369,28 +289,16 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=25, help="defects of each room")
     parser.add_argument("--seed", type=int, default=1, help="another seed is another sample")
     parser.add_argument("--own", action="store_true", help="do not try related rooms' tests: quicker, and finds less")
-    parser.add_argument("--report", action="store_true", help=f"replace results/{FOLDER.name}/ROOM.json")
     options = parser.parse_args()
     for name in COMMON:
         importlib.import_module(name)
-    commit = commit_of(checkout.ROOT)
     if "in_container" in options.rooms:
         provide_tensorflow(checkout.ROOT)
-    reports = []
     with tempfile.TemporaryDirectory(prefix="tfbuild-mutation-") as folder:
         Path(folder).chmod(0o755)  # tests become another user
         runner = Runner(copy=checkout.copy(Path(folder) / "copy", compiled=False), log=Path(folder) / "log")
         for room in options.rooms:
-            planted, left = survivors(room, runner, options.sample, options.seed, own=options.own)
-            report = Report(
-                room=room, created=datetime.now(UTC).isoformat(timespec="seconds"), commit=commit, seed=options.seed,
-                planted=planted, survivors=tuple(Survivor(diff=defect.diff()) for defect in left),
-            )  # fmt: skip
-            reports.append(report)
-            if options.report:
-                write(FOLDER, report)
-    for report in reports:
-        print(f"{report.room}: found {report.share}")
+            print(f"{room}: found {found(room, runner, options.sample, options.seed, own=options.own)}")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Write the tables of figures: each number from a committed report, with its machine and its caveats.
 
-`invoke generate` writes them into docs/figures.md, README.md and CONTRIBUTING.md. The rows are in figures.toml, those
-of CONTRIBUTING.md in results/mutation/.
+`invoke generate` writes them into docs/figures.md and README.md. The rows are in figures.toml.
 """
 
 import json
@@ -12,13 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks import mutation
 from benchmarks.harness import RESULTS
 from tools.reference import with_section
 
 ROWS = Path(__file__).with_suffix(".toml")
 ROOT = Path(__file__).parents[1]
-README, PAGE, CONTRIBUTING = Path("README.md"), Path("docs") / "figures.md", Path("CONTRIBUTING.md")
+README, PAGE = Path("README.md"), Path("docs") / "figures.md"
 BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 # What vendors write around a processor's name.
 DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
@@ -26,11 +24,7 @@ DECORATION = re.compile(r"\((R|TM)\)|\b(CPU|Processor)\b")
 
 def pages() -> dict[Path, str]:
     """Return the files with figures, by their paths in the repository: the page with all rows, the README with some."""
-    tables = {
-        PAGE: table(rows()),
-        README: table(row for row in rows() if row.get("readme")),
-        CONTRIBUTING: mutation_table(mutation.FOLDER),
-    }
+    tables = {PAGE: table(rows()), README: table(row for row in rows() if row.get("readme"))}
     texts = {path: (ROOT / path).read_text(encoding="utf-8") for path in tables}
     return {path: with_section(texts[path], BEGIN, END, table) for path, table in tables.items()}
 
@@ -44,18 +38,6 @@ def table(some: Iterable[dict[str, Any]]) -> str:
     for row in some:
         where = f"`{row['report']}.json`, {machine(row['report'])}"
         lines.append(f"| {row['what']} | {shown(row)} | {where} |")
-    return "\n".join(lines) + "\n"
-
-
-def mutation_table(folder: Path) -> str:
-    """What the tests of each room found of its last sample of planted defects."""
-    lines = ["| room | found | not found, but equivalent | found by a test since | sample |", "|---|---|---|---|---|"]
-    for report in filter(None, (mutation.read(folder, room) for room in mutation.ROOMS)):
-        equivalent, killed = (
-            sum(bool(getattr(row, name)) for row in report.survivors) for name in ("equivalent", "killed_by")
-        )
-        sample = f"seed {report.seed}, commit {report.commit}, {report.created[:10]}"
-        lines.append(f"| `{report.room}` | {report.share} | {equivalent} | {killed} | {sample} |")
     return "\n".join(lines) + "\n"
 
 

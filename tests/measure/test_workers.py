@@ -199,7 +199,7 @@ def test_a_disturbed_round_is_taken_again_and_the_quietest_counts() -> None:
     assert row.foreign == pytest.approx(0.15)
     assert script.foreign == [], "two more tries"
     script.foreign = [0.04] * 3
-    rounds.run([run], RoundLimits(rounds=2, end=LATER, latest=LATER), random.Random(1))
+    rounds.run([run], RoundLimits(rounds=1, end=LATER, latest=LATER), random.Random(1))
     assert run.rounds[1].foreign == pytest.approx(0.1), "quiet enough at once"
     assert script.times("sample", "arm") == 1 + 3 + 1
 
@@ -304,21 +304,6 @@ def test_a_sample_without_time_or_processors_is_refused(field: str) -> None:
 
 
 # --- time -------------------------------------------------------------------------------------------------------------
-
-
-def test_rounds_go_on_in_new_processes() -> None:
-    script = Script(seconds={"arm": 0.005})
-    run = case_of(script)
-    measured(run, 3)
-    assert run.only_lacks_time()
-    for worker in script.workers:
-        worker.close()
-    run.pool.close(*run.pool.running())
-    run.resume(lambda _: None)
-    result = measured(run, 8)
-    assert result.status == "measured"
-    assert len(result.rounds) == 8
-    assert script.times("prepare", "arm") == 2
 
 
 def test_what_a_sure_interval_needs_may_take_longer() -> None:

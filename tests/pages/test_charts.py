@@ -64,19 +64,3 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
 )  # fmt: skip
 def test_ticks_are_round_apart_and_hold_1(low: float, high: float, expected: list[float]) -> None:
     assert pages.ticks(low, high) == expected
-
-
-@pytest.mark.parametrize(
-    ("low", "median", "high", "shown"),
-    [
-        (0.5, 1.0, 2.0, True),
-        (0.0, 1.0, 2.0, False),
-        (1e-9, 1.0, 2.0, False),
-        (0.5, 1.0, 1e9, False),
-        (2.0, 1.0, 3.0, False),
-    ],
-)
-def test_only_what_a_logarithm_can_show_is_drawn(low: float, median: float, high: float, shown: bool) -> None:
-    ratio = Interval(median=median, low=low, high=high, coverage=0.95)
-    assert pages.drawable(ratio) is (ratio if shown else None)
-    assert pages.drawable(None) is None

@@ -21,7 +21,6 @@ from tests.publish.fake_images import digest, gather, image, pull_script
 from tests.servers import Handler, self_signed, serving
 from tfbuild.errors import RegistryRefused, UsageError
 from tfbuild.oci import transport
-from tfbuild.oci.client import fallback_tag
 from tfbuild.oci.manifests import INDEX, digest_of
 from tfbuild.oci.transport import HttpSession
 
@@ -59,13 +58,6 @@ class Faulty:
         """Put what a tag names, perhaps as another type, under that of the index."""
         was, content = self.fake.content[f"manifests/{tag}"]
         self.fake.content[INDEX_PATH] = (kind or was, content)
-
-    def without_referrers(self, count: int) -> None:
-        """No list of referrers; `count` of them under the fallback tag of the first image."""
-        self.fake.content = {path: row for path, row in self.fake.content.items() if not path.startswith("referrers/")}
-        tag = fallback_tag(digest(self.fake, self.names[0]))
-        rows = [{"digest": f"sha256:{number:064}", "size": 1, "artifactType": "x"} for number in range(count)]
-        self.fake.content[f"manifests/{tag}"] = (INDEX, json.dumps({"manifests": rows}).encode())
 
     def lose(self, *names: str) -> None:
         for name in names:
@@ -190,7 +182,6 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
     "90,000 tags": (
         answering(TAGS, page(content=MANY_TAGS)), {"indexes": (26, "has more than 10000"), "verify": (26, "more than")}
     ),
-    "24,000 referrers": (lambda here: here.without_referrers(24_000), {"verify": (26, "more than 1000 referrers")}),
     "another tag's index": (another_target, {"pull": (27, "has no image"), "pull.sh": (27, "another release, target")}),
     "busy for times that are none": (
         answering(INDEX_PATH, *(page(503, Retry_After=text) for text in TIMES_THAT_ARE_NONE), None), {"pull": (0, "")}

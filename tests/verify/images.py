@@ -26,7 +26,6 @@ from tfbuild.in_container.smoke.probes import Computed, Faults, GpuConvolution, 
 from tfbuild.in_container.smoke.references import PARTS
 from tfbuild.measure import probe
 from tfbuild.measure.evaluate import BASE_AGAIN
-from tfbuild.measure.probe import Outcome
 from tfbuild.plan import Build
 from tfbuild.verify import Baseline, Verification, labelled_build
 from tfbuild.verify.checks import guard, throughput
@@ -168,8 +167,8 @@ def started(script: bytes, command: list[str], env: Mapping[str, str], folder: P
 
 def verification(engine: object = None, planned: Build = PLANNED, **more: Any) -> Verification:
     """A verification in progress; the image's first probe has run."""
-    outcome = Outcome(records=(ENVIRONMENT, TENSORFLOW), ended=judge.Ended(0, ""), output=START.stderr)
-    state: dict[str, Any] = {"baseline": BASELINE, "start": outcome, "why": "", "version": __version__} | more
+    results = judge.Results((ENVIRONMENT, TENSORFLOW), judge.Ended(0, START.stderr))
+    state: dict[str, Any] = {"baseline": BASELINE, "start": results, "why": "", "version": __version__} | more
     return Verification(
         engine=cast(Engine, engine or ImageEngine()), ref="sha256:1", planned=planned, sandbox=SANDBOX, **state
     )

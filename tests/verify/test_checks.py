@@ -98,25 +98,6 @@ def test_a_base_is_known_by_its_digest(own: Image | None, digest: str, layers: t
     assert told in judgement.detail
 
 
-@each(
-    "path, content, told",
-    [
-        ("/tmp", b'{"floatx": "float64", "backend": "tensorflow"}', "keras.json: floatx is float64, not float32"),
-        ("/home/tensorflow", b'{"backend": "torch"}', "keras.json: backend is torch, not tensorflow"),
-        # Keras ignores what it does not know, also where there is no JSON object.
-        ("/tmp", b'{"epsilon": 1e-07, "floatx": "float32"}', ""),
-        ("/tmp", b'{"other": 1}', ""),
-        ("/tmp", b"[]", ""),
-        ("/root", b'{"floatx": "float64"}', ""),
-    ],
-)
-def test_settings_of_keras_s_are_its_own_or_named(path: str, content: bytes, told: str) -> None:
-    """They are where a probe sees nothing."""
-    judgement = judged(checks.configuration.CHECK, ImageEngine(files={f"{path}/.keras/keras.json": content}))
-    assert judgement.status == ("fail" if told else "pass"), judgement.detail
-    assert told in judgement.detail
-
-
 def hostile(check: ProbeCheck) -> Iterator[str]:
     """Yield what a probe may send instead of an answer."""
     yield from ("", "\n", "{}\n", "[]\n", "null\n", "forged\n", '{"python": NaN}\n', "\x1b[2J\n", "0" * 1000)

@@ -14,6 +14,7 @@ from tests.verify.test_labelled import planned
 from tfbuild.binary import LibraryUnreadable
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import Family, ScannedCode
+from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.verify import NOT_STARTED
 from tfbuild.verify.checks import isa
 from tfbuild.verify.report import NO_START
@@ -78,7 +79,7 @@ def test_the_guard_in_the_image_is_kept_for_the_report_and_compared_with_tensorf
     check = isa.CHECK.run(verification(start=NOT_STARTED, why=NO_START))
     assert check.status == "pass"
     assert check.detail.endswith(f"not cross-checked with TensorFlow's message, since {NO_START}")
-    silent = replace(state.start, output="")
+    silent = replace(state.start, ended=Ended(0, ""))
     assert isa.CHECK.run(verification(start=silent)).status == "fail"
     only = replace(state.start, records=(ENVIRONMENT,))
     assert isa.CHECK.run(verification(start=only, why="it does not import")).status == "pass", "nothing to compare with"

@@ -113,7 +113,7 @@ def test_the_compiler_is_what_its_macro_says(label: str, said: str, right: bool)
         (Ended(255, "x"), "killed by signal 127"),
         (Ended(1, "a\n  TypeError: b\n\n"), "exit code 1: TypeError: b"),
         (Ended(1, ""), "exit code 1: it printed nothing"),
-        (Ended(0, "", timed_out=True), "did not end in time"),
+        (Ended(0, "", judge.TOO_LONG), "did not end in time"),
         (Ended(0, "noise"), ""),
     ],
 )

@@ -18,7 +18,7 @@ from tfbuild.measure.records import Interval
 from tfbuild.util.files import decode
 from tfbuild.verify import report as reporting
 from tfbuild.verify.checks import CHECKS
-from tfbuild.verify.report import NO_START, SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report
+from tfbuild.verify.report import NO_START, SCHEMA, Check, ImageFacts, ImageSoftware, Report
 
 CLAIMS = {check.name: check for check in CHECKS}
 
@@ -32,22 +32,15 @@ def check(name: str, status: str = "pass", detail: str = "as planned") -> Check:
     )  # fmt: skip
 
 
-def plan() -> PlanFacts:
-    return PlanFacts(
-        release="2.21.0", python="3.11", target="mkl", platform="linux/amd64", instruction_set="avx",
-        features=("avx", "sse3"), copts=("--copt=-mavx",), compiler="clang-18", bazel="", threading="threadpool",
-        allocator="tcmalloc", onednn="on", wheel="official", requirement="tensorflow-cpu==2.21.0",
-    )  # fmt: skip
-
-
 def report(verdict: str = "pass", *checks: Check) -> Report:
     return Report(
         schema=SCHEMA, kind="smoke", id="2.21.0-mkl-py3.11-f16c", created="2026-11-21T10:00:00+00:00",
         tool="tfbuild 0.1.0", seconds=37.2, verdict=verdict,
         image=ImageFacts(
-            ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64", labels={"a": "x|y"},
+            ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64",
+            labels={"a": "x|y", "io.tfbuild.plan": '{"copts": ["--copt=-mavx"]}'},
         ),
-        plan=plan(), host=HOST,
+        host=HOST,
         software=ImageSoftware(
             tensorflow="2.21.0", git="v2.21.0", compiler="Clang 18.1.8", python="3.11.2", numpy="2.4.6",
             malloc="/usr/lib/libtcmalloc_minimal.so.4", compiled_for=("SSE", "AVX"), packages=("numpy==2.4.6",),
@@ -236,8 +229,7 @@ def hostile() -> Report:
         id=HOSTILE,
         tool=HOSTILE,
         created=HOSTILE,
-        image=replace(one.image, ref=HOSTILE, labels={HOSTILE: HOSTILE}),
-        plan=replace(one.plan, compiler=HOSTILE, features=(HOSTILE,)),
+        image=replace(one.image, ref=HOSTILE, labels={HOSTILE: HOSTILE, "io.tfbuild.features": HOSTILE}),
         software=replace(one.software, git=HOSTILE, packages=(HOSTILE,)),
         throughput=replace(one.throughput, baseline=HOSTILE, retuned={HOSTILE: HOSTILE}, effect=HOSTILE),
         source_would_add=(HOSTILE,),

@@ -119,10 +119,7 @@ def shown(report: Report) -> str:
     return "\n".join(f"{check.status} {check.name}: {check.detail}" for check in report.checks)
 
 
-HARMLESS = root(
-    "mkdir -p /srv /tmp/.keras && head -c 10M /dev/urandom > /srv/model.pth",
-    """echo '{"floatx": "float32", "backend": "tensorflow"}' > /tmp/.keras/keras.json""",
-)
+HARMLESS = root("mkdir /srv/model && head -c 10M /dev/urandom > /srv/model/weights.pth")
 
 
 def test_the_right_image_passes_with_files_of_its_users(

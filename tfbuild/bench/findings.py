@@ -11,12 +11,11 @@ from tfbuild.measure.evaluate import (
     interval_text,
     ratios,
     seconds_per_item,
-    sure,
     used_rounds,
     wall,
 )
 from tfbuild.measure.experiments import FindingKind
-from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
+from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
 # Limits for the time of a step with its pipeline over the step alone (the tf.data guide's question); they held in
 # measurements.
@@ -120,7 +119,7 @@ def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limi
         return wall(samples[arm.name]) / arm.items
 
     saved = interval([(item(base, row) + item(input_alone, row)) / item(arm, row) for row in rounds])
-    if limit == BOUNDS[0] or saved is None or not sure(saved) or saved.high > SHARED:
+    if limit == BOUNDS[0] or saved is None or saved.high > SHARED:
         return limit
     if not arm.params.get("prefetch"):
         return f"{limit}: input and step take turns, because nothing is prefetched"
@@ -134,8 +133,6 @@ def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limi
 
 def _limit(arm: ArmResult, ratio: Interval) -> str:
     """Say what limits the arm, as far as its rounds show it."""
-    if not sure(ratio):
-        return "too few rounds to say what limits it"
     limit = bottleneck(1 / ratio.high, 1 / ratio.low)
     if limit == BOUNDS[-1] and arm.effect != SLOWER:
         return "not sure: the step alone varies as much"
@@ -184,8 +181,6 @@ def _bandwidth(case: CaseResult) -> list[Finding]:
     if max(highs) > ALIKE * min(lows):
         sure_apart = max(lows) > min(highs)
         limit = "memory bandwidth is not the only limit" if sure_apart else f"not sure whether {limit}"
-    if not all(map(sure, speeds.values())):
-        limit = wording.TOO_FEW
     values = {name: speed.median for name, speed in speeds.items()}
     return [Finding(text=f"{case.name}: {listed}: {limit}", values=values)]
 
@@ -225,10 +220,9 @@ def _against_default(case: CaseResult) -> list[Finding]:
     if better:
         listed = ", ".join(f"{arm.name} {interval_text(arm.wall)}" for arm in better)
         return [Finding(text=f"{case.name}: faster than the default: {listed}", values={"gain": _gain(better[0])})]
-    known = [arm for arm in timed if sure(arm.wall)]
-    if not known:
-        return [Finding(text=f"{case.name}: too few rounds to say whether a setting beats the default", values={})]
-    best = f"{known[0].name} {interval_text(known[0].wall)}"
+    if not timed:
+        return []
+    best = f"{timed[0].name} {interval_text(timed[0].wall)}"
     band = f"the default against itself {interval_text(case.band)}"
     return [Finding(text=f"{case.name}: no setting measurably beats the default (the best: {best}, {band})", values={})]
 
@@ -252,7 +246,7 @@ def _pair(case: CaseResult, arm: ArmResult, other: ArmResult) -> Finding:
     """Compare an arm with an arm that is not the baseline, in the same rounds."""
     verdict = compare_arms(case, arm, other)
     ratio, time = wording.judged_ratio(verdict, case), wording.METRICS[case.metric]
-    effect = verdict.effect if sure(ratio) else wording.TOO_FEW
+    effect = verdict.effect or NO_DIFFERENCE
     text = f"{case.name}: {arm.name} against {other.name}: {effect}, {interval_text(ratio)} in {time}"
     return Finding(text=text, values={"median": ratio.median, "low": ratio.low, "high": ratio.high} if ratio else {})
 

@@ -20,7 +20,7 @@ from tfbuild.measure import records
 from tfbuild.measure.evaluate import interval_text
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
-from tfbuild.pages import Line, drawable, ratios
+from tfbuild.pages import Line, ratios
 from tfbuild.util import as_typed, terminal
 from tfbuild.util.quantities import counted
 
@@ -158,7 +158,6 @@ def to_html(report: BenchReport) -> str:
         anchors={row.name: f"experiment-{place}" for place, row in enumerate(report.experiments, 1)},
         answers=_answer,
         draw=draw_chart,
-        unmeasured=unmeasured(report),
         environment=_environment(report),
         most_lines=MOST_LINES,
         most_changes=MOST_CHANGES,
@@ -170,10 +169,8 @@ def to_html(report: BenchReport) -> str:
 
 def _answer(row: ExperimentResult) -> Iterator[str]:
     """Yield the findings, and in how many cases each arm was faster or slower than the baseline."""
-    yield from (finding.text for finding in row.findings)
-    yield from _counts(row)
-    if not row.findings and not any(case.rounds for case in row.cases):
-        yield f"{row.status}: {row.reason}" if row.reason else row.status
+    lines = [*(finding.text for finding in row.findings), *_counts(row)]
+    yield from lines or [f"{row.status}: {row.reason}" if row.reason else row.status]
 
 
 def _counts(row: ExperimentResult) -> Iterator[str]:
@@ -188,11 +185,8 @@ def _counts(row: ExperimentResult) -> Iterator[str]:
             cases = counted(sum(arm.name == compared for _, arm in measured), "case")
             text = f"{compared}: {effect} in {len(pairs)} of {cases}, {_range([median for _, median in pairs])}"
             yield text + _disturbed([case for case, _ in pairs])
-    undecided = [(case, arm) for case, arm in measured if wording.undecided(arm, case)]
-    if len(undecided) < len(measured) and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
+    if measured and all(arm.effect == records.NO_DIFFERENCE for _, arm in measured):
         yield records.NO_DIFFERENCE + _disturbed(row.cases)
-    if undecided:
-        yield f"{wording.TOO_FEW}: {len(undecided)} of {len(measured)} comparisons"
 
 
 def _disturbed(cases: Sequence[CaseResult]) -> str:
@@ -202,28 +196,6 @@ def _disturbed(cases: Sequence[CaseResult]) -> str:
 def _range(medians: Sequence[float]) -> str:
     low, high = f"x{min(medians):.2f}", f"x{max(medians):.2f}"
     return low if low == high else f"{low} to {high}"
-
-
-def unmeasured(report: BenchReport) -> dict[tuple[str, str], list[str]]:
-    """Return what was not measured by status and reason: experiment, case and arm, in the order of the report."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
-    for row in report.experiments:
-        for part, status, reason in _gaps(row):
-            by_reason.setdefault((status, reason), []).append(part)
-    return by_reason
-
-
-def _gaps(row: ExperimentResult) -> Iterator[tuple[str, str, str]]:
-    """Yield the largest parts of an experiment that share a reason, as (where, status, reason)."""
-    if not row.cases:
-        yield row.name, row.status, row.reason
-    for case in row.cases:
-        # A case with rounds was measured; wording.noise says how many of them the time budget stopped.
-        if case.status != records.MEASURED and not (case.rounds and case.status == records.TRUNCATED):
-            yield f"{row.name}: {case.name}", case.status, case.reason
-        if case.rounds:
-            lost = [arm for arm in case.arms if arm.status != records.MEASURED]
-            yield from ((f"{row.name}: {case.name}: {arm.name}", arm.status, arm.reason) for arm in lost)
 
 
 def _case_rows(case: CaseResult) -> list[TableRow]:
@@ -247,13 +219,13 @@ def draw_chart(row: ExperimentResult) -> Markup | None:
 
 
 def _lines(case: CaseResult) -> list[Line]:
-    measured = [(arm, drawable(wording.judged_ratio(arm, case))) for arm in case.arms if arm.name != case.baseline]
+    measured = [(arm, wording.judged_ratio(arm, case)) for arm in case.arms if arm.name != case.baseline]
     return [
         Line(
             label=arm.name + (" (computes something else)" if arm.same is False else ""),
             ratio=ratio,
             effect=arm.effect,
-            band=drawable(case.band),
+            band=case.band,
         )
         for arm, ratio in measured
         if ratio

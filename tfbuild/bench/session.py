@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -20,73 +20,24 @@ from tfbuild.util.process import interruptible
 from tfbuild.util.progress import Progress, Step, duration
 from tfbuild.util.terminal import printable
 
-# The least share of a case's time, even if few rounds are missing: workers start and build their workloads again.
-LEAST_PART = 0.25
-
-
-@dataclass
-class CaseGroup:
-    """One case, or cases that take turns in each round, with their `runs` and their `results` so far."""
-
-    row: Experiment
-    cases: tuple[Case, ...]
-    runs: list[CaseRun] = field(default_factory=list)
-    results: list[CaseResult] = field(default_factory=list)
-
-    @property
-    def cut(self) -> bool:
-        """Whether a case, or an arm of one, had too little time."""
-        return any(records.TRUNCATED in (case.status, *(arm.status for arm in case.arms)) for case in self.results)
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """Return the numbers of measured arms and of rounds."""
-        arms = [arm for case in self.results for arm in case.arms]
-        return sum(arm.status == records.MEASURED for arm in arms), sum(len(case.rounds) for case in self.results)
-
-    def begin(self, machine: Machine, pool: Pool, tell: Callable[[str], None]) -> list[CaseRun]:
-        """Resume runs that only lack time; start all anew if an arm was never ready."""
-        if not self.runs or not all(run.only_lacks_time() for run in self.runs):
-            return [CaseRun(row=self.row, case=case, machine=machine, pool=pool, tell=tell) for case in self.cases]
-        for run in self.runs:
-            run.resume(tell)
-        return self.runs
-
-    def keep(self, runs: list[CaseRun], *, interrupted: bool = False) -> None:
-        """Keep the results of these runs, unless more was known before."""
-        results = [run.result(interrupted=interrupted) for run in runs]
-        if not self.results or replace(self, results=results).progress > self.progress:
-            self.runs, self.results = runs, results
-
-    def not_begun(self, machine: Machine) -> None:
-        """Record why the cases were not begun: they cannot run on this machine, or no time was left."""
-        self.results = [_not_begun(self.row, case, machine) for case in self.cases]
-
-    def missing(self, rounds: int) -> float:
-        """Return the seconds that the cases still need for `rounds` rounds, by the row's weight."""
-        done = min((len(case.rounds) for case in self.results if case.status == records.TRUNCATED), default=0)
-        return sum(map(self.row.seconds, self.cases)) * max(LEAST_PART, 1 - done / rounds)
-
 
 @dataclass
 class ExperimentRun:
-    """One experiment as it runs. `status`, `reason`: why it has no results; `observed`: findings besides times."""
+    """One experiment as it runs, with the results so far.
+
+    `status`, `reason`: why it has none; `observed`: findings besides times.
+    """
 
     row: Experiment
-    groups: list[CaseGroup]
-    observed: list[Finding] = field(default_factory=list)
-    seconds: float = 0.0
     status: str = ""
     reason: str = ""
-
-    def cases(self) -> Iterator[CaseResult]:
-        """Yield the results of all cases so far."""
-        for group in self.groups:
-            yield from group.results
+    cases: list[CaseResult] = field(default_factory=list)
+    observed: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
 
     def result(self) -> ExperimentResult:
         """Return the experiment's record, with its findings."""
-        cases = tuple(self.cases())
+        cases = tuple(self.cases)
         status, reason = (self.status, self.reason) if self.status else _outcome(cases)
         mean = evaluate.findings(cases) if self.row.together else ()
         return ExperimentResult(
@@ -198,7 +149,7 @@ class Session:
     interrupted: bool = False
 
     def run(self, rows: Sequence[Experiment]) -> None:
-        """Measure the experiments in order, then continue those that were cut short; Ctrl-C ends it."""
+        """Measure the experiments in order; Ctrl-C ends it."""
         clock = Clock(
             self.end, [sum(self._seconds(row, case) for case in row.cases(self.settings.quick)) for row in rows]
         )
@@ -208,7 +159,6 @@ class Session:
                 for row in rows:
                     self._require_image()
                     self._experiment(row, pool, clock)
-                self._rest(pool)
         except (KeyboardInterrupt, *LOST_ERRORS):
             self.interrupted = True
 
@@ -226,36 +176,34 @@ class Session:
         # By name, because the batches that a sweep found may be the same.
         settled = {case.name: case for case in map(self.machine.settle, row.cases(self.settings.quick))}
         cases = (*settled.values(),)
-        groups = [CaseGroup(row, members) for members in ([cases] if row.together else [(case,) for case in cases])]
         # The status if Ctrl-C ends it.
-        run = ExperimentRun(row, groups, status=records.INTERRUPTED, reason="interrupted")
+        run = ExperimentRun(row, records.INTERRUPTED, "interrupted")
         self.runs.append(run)
         try:
             with self.progress.step(f"bench: {row.name}") as step:
                 if all(self.machine.lacks(row, case) for case in cases):
-                    for group in run.groups:
-                        group.not_begun(self.machine)
+                    run.cases += [_not_begun(row, case, self.machine) for case in cases]
                     run.status = ""
                 elif share < LEAST_SECONDS:
                     run.status, run.reason = records.SKIPPED, "the budget leaves no time for it"
                 else:
                     step.detail = "observing"
                     run.observed += evidence.observe(row, cases, pool, self.machine, share)
-                    self._groups(run, pool, begin + share, step)
+                    self._cases(run, cases, pool, begin + share, step)
                     _close_special(pool)
                     run.status = ""
                     self._learn(run)
                 status = run.result().status
                 step.outcome = "done" if status == records.MEASURED else status
         finally:
-            for line in wording.log_lines(list(run.cases())):
+            for line in wording.log_lines(run.cases):
                 self.progress(line)
             # Also on Ctrl-C, as the results so far are kept.
             run.seconds = time.monotonic() - begin
 
     def _learn(self, run: ExperimentRun) -> None:
         """Note the batches that a sweep found, for the rows after it; raise UsageError if it cannot run the model."""
-        for case in filter(findings.sweeps_batches, run.cases()):
+        for case in filter(findings.sweeps_batches, run.cases):
             first, given = case.arms[0], self.settings.model.get("given")
             if first.workload == experiments.SAVED and first.reason and first.status != records.TRUNCATED:
                 hint = "it must load and run with TensorFlow alone, on inputs of numbers or text"
@@ -263,68 +211,44 @@ class Session:
             batch = given or (findings.enough(case) or [first.items])[0]
             self.machine = replace(self.machine, model={**self.settings.model, "least": first.items, "batch": batch})
 
-    def _groups(self, run: ExperimentRun, pool: Pool, end: float, step: Step) -> None:
-        """Measure the experiment's groups until `end` (monotonic)."""
-        weights = [sum(self._seconds(run.row, case) for case in group.cases) for group in run.groups]
-        clock = Clock(end, weights)
+    def _cases(self, run: ExperimentRun, cases: tuple[Case, ...], pool: Pool, end: float, step: Step) -> None:
+        """Measure the cases one after the other, or in turns, until `end` (monotonic)."""
+        groups = [cases] if run.row.together else [(case,) for case in cases]
+        clock = Clock(end, [sum(self._seconds(run.row, case) for case in group) for group in groups])
         shuffled = random.Random(run.row.name)
-        for turn, group in enumerate(run.groups):
+        for turn, group in enumerate(groups):
             if turn and time.monotonic() > end:
-                group.not_begun(self.machine)
+                run.cases += [_not_begun(run.row, case, self.machine) for case in group]
             else:
-                self._measure(group, pool, self._limits(clock.share()), shuffled, step)
+                self._measure(run, group, pool, self._limits(clock.share()), shuffled, step)
 
-    def _measure(self, group: CaseGroup, pool: Pool, limits: RoundLimits, shuffled: random.Random, step: Step) -> None:
+    def _measure(
+        self,
+        run: ExperimentRun,
+        cases: tuple[Case, ...],
+        pool: Pool,
+        limits: RoundLimits,
+        shuffled: random.Random,
+        step: Step,
+    ) -> None:
         def tell(text: str) -> None:
             left = max(0.0, self.end - time.monotonic())
             step.detail = f"{duration(left)} left: {text}"
             self.progress.draw()
 
-        runs = group.begin(self.machine, pool, tell)
-        if group.row.fresh:
-            pool.close(*{side.key for run in runs for side in run.live} & {*pool.running()})
+        runs = [CaseRun(row=run.row, case=case, machine=self.machine, pool=pool, tell=tell) for case in cases]
+        if run.row.fresh:
+            pool.close(*{side.key for one in runs for side in one.live} & {*pool.running()})
         try:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
             pool.forget()
         except (KeyboardInterrupt, *LOST_ERRORS):
-            group.keep(runs, interrupted=True)
+            run.cases += [one.result(interrupted=True) for one in runs]
             raise
-        group.keep(runs)
-        if group.row.fresh:
+        run.cases += [one.result() for one in runs]
+        if run.row.fresh:
             _close_special(pool)
-
-    def _rest(self, pool: Pool) -> None:
-        """Spend the time that is left on the cases that were cut, as long as they make progress.
-
-        Cases with the least results go first: a first interval is worth more than a narrower one.
-        """
-        before: list[tuple[int, int]] = []
-        while cut := [(run, group) for run in self.runs for group in run.groups if group.cut]:
-            progress = [group.progress for _, group in cut]
-            if progress == before:
-                return
-            before = progress
-            cut.sort(key=lambda pair: pair[1].progress)
-            clock = Clock(self.end, [group.missing(self.settings.most_rounds) for _, group in cut])
-            for run, group in cut:
-                if self.end - time.monotonic() < LEAST_SECONDS:
-                    return
-                self._go_on(run, group, pool, self._limits(clock.share()))
-
-    def _go_on(self, run: ExperimentRun, group: CaseGroup, pool: Pool, limits: RoundLimits) -> None:
-        begin, before = time.monotonic(), group.progress
-        shuffled = random.Random(f"{run.row.name} {before}")
-        try:
-            with self.progress.step(f"bench: {run.row.name}, continued") as step:
-                self._measure(group, pool, limits, shuffled, step)
-                _close_special(pool)
-                step.outcome = records.TRUNCATED if group.cut else "done"
-        finally:
-            if group.progress > before:
-                for line in wording.log_lines(group.results):
-                    self.progress(line)
-            run.seconds += time.monotonic() - begin
 
     def _limits(self, seconds: float) -> RoundLimits:
         end = time.monotonic() + max(0.0, seconds)
@@ -392,15 +316,15 @@ def bench(
 
 
 def _start(engine: Runner, ref: str, image: str, *, gpus: bool) -> tuple[Environment, TensorFlow]:
-    outcome = probe.ask(engine, image, "start", (Environment, TensorFlow), gpus=gpus)
-    environment, tensorflow = outcome.first(Environment), outcome.first(TensorFlow, 1)
-    if environment is None or tensorflow is None:
-        why = outcome.broken or outcome.ended.why or "it exited without output"
+    started = probe.ask(engine, image, "start", (Environment, TensorFlow), gpus=gpus)
+    if len(started.records) < 2:
+        why = started.ended.why or "it exited without output"
         raise UnknownImage(
             f"{ref} cannot import TensorFlow: {why}",
             hint="its `python` must be the one with TensorFlow, and 3.10 or newer; for tfbuild's images, invoke verify "
             "IMAGE says more",
         )
+    environment, tensorflow = started.records
     return environment, tensorflow
 
 

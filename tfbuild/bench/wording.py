@@ -5,20 +5,18 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tfbuild.measure import records
-from tfbuild.measure.evaluate import Verdict, interval_text, sure
+from tfbuild.measure.evaluate import Verdict, interval_text
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 from tfbuild.util.quantities import counted
 
 COLOURS = {records.FASTER: "green", records.SLOWER: "red", records.NO_DIFFERENCE: "dim"}
 # What each metric of a case is called.
 METRICS = {"cpu": "CPU time", "wall": "wall time"}
-TOO_FEW = "too few rounds for a verdict"
 # How numbers are made, for every page and file.
 METHOD = (
     "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or more.",
     "A ratio is the baseline's time divided by the arm's, per item and per round. The page shows the median of the "
-    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence (a lower "
-    "confidence is stated).",
+    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence.",
     "The baseline also runs against itself in the same rounds. An effect is claimed only if it lies beyond that band "
     "and beyond 1.",
     "The verdict uses CPU time if other load would disturb wall time, and wall time if waiting is what is measured.",
@@ -34,14 +32,8 @@ def verdict(arm: ArmResult, case: CaseResult) -> str:
     if arm.name == case.baseline:
         return "baseline" if arm.status in MEASURED_STATUSES else f"{arm.status}: {arm.reason or case.reason}"
     if arm.effect:
-        few = f" ({TOO_FEW})" if undecided(arm, case) else ""
-        return arm.effect + few + ("" if arm.same is not False else "; computes something else")
+        return arm.effect + ("" if arm.same is not False else "; computes something else")
     return f"{arm.status}: {arm.reason or case.reason}"
-
-
-def undecided(arm: ArmResult, case: CaseResult) -> bool:
-    """Whether no difference is shown because there were too few rounds to show one."""
-    return arm.effect == records.NO_DIFFERENCE and not sure(judged_ratio(arm, case))
 
 
 def judged_ratio(ratios: ArmResult | Verdict, case: CaseResult) -> Interval | None:
@@ -103,7 +95,7 @@ def join(*texts: str) -> str:
 
 def _off(band: Interval | None) -> bool:
     """Whether the baseline surely differs from itself, to the digits shown; other arms may be off by as much."""
-    return band is not None and sure(band) and not round(band.low, 2) <= 1 <= round(band.high, 2)
+    return band is not None and not round(band.low, 2) <= 1 <= round(band.high, 2)
 
 
 def log_lines(cases: Sequence[CaseResult]) -> list[str]:

@@ -12,17 +12,15 @@ from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Findin
 CONFIDENCE = 0.95
 # With fewer than six samples, no two of them enclose the median with 95 % confidence.
 FEWEST = 6
-# Fewer give no interval at all, not even one of low confidence.
-FEWEST_RANGE = 2
 
 
 def interval(ratios: Sequence[float]) -> Interval | None:
     """Return the median and the order statistics around it, which assumes nothing about the distribution.
 
-    For two to five ratios that is their whole range, which has less confidence; None for fewer.
+    None for fewer than six ratios.
     """
     ordered, count = sorted(ratios), len(ratios)
-    if count < FEWEST_RANGE:
+    if count < FEWEST:
         return None
     cut, coverage = 0, _coverage(count, 0)
     while (next_coverage := _coverage(count, cut + 1)) >= CONFIDENCE:
@@ -36,15 +34,10 @@ def _coverage(count: int, cut: int) -> float:
     return float(sum(math.comb(count, index) for index in range(cut + 1, count - cut)) / 2**count)
 
 
-def sure(ratio: Interval | None) -> bool:
-    """Whether the ratio has enough rounds for a verdict."""
-    return ratio is not None and ratio.coverage >= CONFIDENCE
-
-
 def effect(ratio: Interval | None, band: Interval | None) -> str:
-    """Return the verdict on a ratio. A difference must exceed the baseline's from itself, at full confidence."""
-    if ratio is None or band is None or not (sure(ratio) and sure(band)):
-        return records.NO_DIFFERENCE
+    """Return the verdict on a ratio, "" without one. A difference must exceed the baseline's from itself."""
+    if ratio is None or band is None:
+        return ""
     if ratio.low > max(1.0, band.high):
         return records.FASTER
     if ratio.high < min(1.0, band.low):
@@ -60,11 +53,8 @@ def inverse(ratio: Interval | None) -> Interval:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """Format as "x1.39 [1.36, 1.41]", with the confidence if it is less than 95 %."""
-    if interval is None:
-        return ""
-    confidence = "" if interval.coverage >= CONFIDENCE else f" at {interval.coverage:.0%}"
-    return f"x{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]{confidence}"
+    """Format as "x1.39 [1.36, 1.41]"."""
+    return f"x{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]" if interval else ""
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TypeVar
 from tfbuild.errors import TfbuildError
 from tfbuild.in_container.bench.worker import MOST_VALUE, Calibrated, Idle, Ready, WorkerSample
 from tfbuild.measure import records, workers
-from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, FEWEST_RANGE, MOST_FOREIGN, Verdict, cpu, evaluate, wall
+from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import ArmResult, CaseResult, Round, Sample
 from tfbuild.measure.workers import (
@@ -89,17 +89,6 @@ class CaseRun:
         if not again.live and self.baseline.live:
             self.baseline.give_up(again.status, again.reason)
         return self.baseline.live and len(self.live) > 2
-
-    def only_lacks_time(self) -> bool:
-        """Whether it can go on with its rounds: no side still has to be prepared for the first time."""
-        waiting = any(side.status == records.TRUNCATED for side in self.sides)
-        return not waiting and bool(self.rounds or not self.comparable())
-
-    def resume(self, tell: Callable[[str], None]) -> None:
-        """Go on with the rounds so far. All live sides are built again, as their workers may have ended meanwhile."""
-        self.tell, self.truncated = tell, False
-        for side in self.sides:
-            side.home = 0
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
@@ -322,7 +311,7 @@ def _raw(inner: int, sample: WorkerSample) -> Sample:
 def _arm(side: Side, used: Sequence[Round], verdict: Verdict | None, same: bool | None, unmeasured: str) -> ArmResult:
     """`unmeasured`: the status of an arm without a number although nothing is wrong with it."""
     samples = [row.samples[side.name] for row in used if side.name in row.samples]
-    measured = side.live and len(samples) >= FEWEST_RANGE
+    measured = side.live and len(samples) >= FEWEST
 
     def middle(value: Callable[[Sample], float]) -> float | None:
         return median(value(sample) for sample in samples) if measured else None
@@ -395,17 +384,16 @@ def _build_all(runs: Sequence[CaseRun], key: Key) -> None:
 
 
 def run(runs: Sequence[CaseRun], limits: RoundLimits, shuffled: random.Random) -> None:
-    """Measure the rounds that are missing. Each round has its share of the time to repeat what was disturbed."""
+    """Measure the rounds. Each has its share of the time to repeat what was disturbed."""
     begin = time.monotonic()
-    first = min((len(run.rounds) for run in runs if run.comparable()), default=0)
-    for index in range(first, limits.rounds):
+    for index in range(limits.rounds):
         comparable = [run for run in runs if run.comparable()]
         enough = min((len(run.rounds) for run in comparable), default=0) >= FEWEST
         if comparable and time.monotonic() > (limits.end if enough else limits.latest):
             for run in comparable:
                 run.truncated = True
             return
-        end = begin + max(0.0, limits.end - begin) * (index + 1 - first) / (limits.rounds - first)
+        end = begin + max(0.0, limits.end - begin) * (index + 1) / limits.rounds
         for run in shuffled.sample(comparable, len(comparable)):
             run.tell(f"{run.case.name}: round {index + 1} of {limits.rounds}")
             run.quiet_round(shuffled, end)

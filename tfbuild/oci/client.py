@@ -33,10 +33,8 @@ from tfbuild.oci.references import DIGEST, TAG, Repository, parse_image
 from tfbuild.oci.transport import Connection, body_of, next_page, parallel, redirect_address
 
 ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
-MOST_TAGS = 10_000
+MOST_ROWS = 10_000
 MOST_PAGES = 1000
-MOST_REFERRERS = 1000
-FLOODED = "check that --registry names a registry; if it does, somebody is filling it with referrers"
 UPLOADS = 5
 # If two clients upload the same content at once, a registry may answer one of them like this, because it reads a file
 # that the other is still writing. Measured with docker-registry 2.8.2 on a file system: "provided digest did not match
@@ -72,21 +70,24 @@ class Registry:
 
         The list is never cut short, because indexes are made of all tags. Raises RegistryRefused.
         """
-        names: list[str] = []
-        url = "tags/list?n=1000"
+        answer = self._request("GET", "tags/list?n=1000", accept=(404,))
+        names = self._pages(answer, "tags") if answer.status_code != 404 else []
+        return sorted(filter(TAG.fullmatch, map(str, names)))
+
+    def _pages(self, answer: requests.Response, field: str) -> list[Any]:
+        """Return the rows of a list, which begins with this answer. Raises Malformed for an endless one."""
+        rows: list[Any] = []
         for _ in range(MOST_PAGES):
-            answer = self._request("GET", url, accept=(404,))
-            if answer.status_code == 404:
-                return []
-            tags = parse_object(body_of(answer), "list of tags").get("tags")
-            names += map(str, tags if isinstance(tags, list) else [])
+            page = parse_object(body_of(answer), f"list of {field}").get(field)
+            rows += page if isinstance(page, list) else []
             url = next_page(answer)
-            if len(names) > MOST_TAGS:
+            if len(rows) > MOST_ROWS:
                 break
             if not url:
-                return sorted(filter(TAG.fullmatch, names))
-        raise RegistryRefused(
-            f"{self.repository} has more than {MOST_TAGS} tags, or an endless list of them",
+                return rows
+            answer = self._request("GET", url)
+        raise Malformed(
+            f"{self.repository} has more than {MOST_ROWS} {field}, or an endless list of them",
             hint="use a separate repository for tfbuild's images",
         )
 
@@ -161,7 +162,7 @@ class Registry:
     def referrers(self, digest: str) -> list[dict[str, Any]] | None:
         """Return the descriptors of what refers to a manifest; None if the registry does not list them.
 
-        No page is read after MOST_REFERRERS. Raises RegistryRefused; Malformed if the list does not end.
+        Raises RegistryRefused; Malformed if the list does not end.
         """
         if not self._lists_referrers:
             return None
@@ -174,14 +175,7 @@ class Registry:
             answer.close()
             self._lists_referrers = False
             return None
-        rows: list[dict[str, Any]] = []
-        for _ in range(MOST_PAGES):
-            rows += descriptors(parse_object(body_of(answer), "list of referrers"))
-            url = next_page(answer)
-            if not url or len(rows) > MOST_REFERRERS:
-                return rows
-            answer = self._request("GET", url, headers={"Accept": INDEX})
-        raise Malformed(f"{self.repository} has an endless list of referrers of {digest}", hint=FLOODED)
+        return descriptors({"manifests": self._pages(answer, "manifests")})
 
     # --- writing ---
 
@@ -300,12 +294,10 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
 
 
 def attached_types(registry: Registry, digest: str) -> set[str]:
-    """Return the types of the documents attached to an image. Raises Malformed if there are too many."""
+    """Return the types of the documents attached to an image."""
     rows = registry.referrers(digest)
     if rows is None:
         rows = _rows(registry.manifest(fallback_tag(digest)))
-    if len(rows) > MOST_REFERRERS:
-        raise Malformed(f"{registry.repository} has more than {MOST_REFERRERS} referrers of {digest}", hint=FLOODED)
     return set(parallel(partial(_type, registry), rows))
 
 

@@ -51,8 +51,6 @@ def _environment() -> Environment:
 
 # The least share of an axis between two labels.
 LABEL = 0.25
-# No measurement gives a ratio below this, or above its inverse.
-LEAST = 1e-9
 # The CSS class and the sign of each effect.
 STYLES = {FASTER: ("faster", "▶"), SLOWER: ("slower", "◀"), NO_DIFFERENCE: ("quiet", "●")}
 
@@ -65,11 +63,6 @@ class Line:
     ratio: Interval
     effect: str
     band: Interval | None = None
-
-
-def drawable(ratio: Interval | None) -> Interval | None:
-    """Return the ratio if a logarithmic axis can show it, else None."""
-    return ratio if ratio and LEAST < ratio.low <= ratio.median <= ratio.high < 1 / LEAST else None
 
 
 def ratios(title: str, groups: Sequence[tuple[str, Sequence[Line]]]) -> Markup:

@@ -9,7 +9,7 @@ report.py     the report, its files, and how people see it: as a page, as Markdo
 import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import PREFIX, read_labels, smoke_plan
@@ -18,10 +18,9 @@ from tfbuild.engine import Engine, Sandbox
 from tfbuild.errors import UnknownImage
 from tfbuild.facts import targets
 from tfbuild.in_container.smoke import judge
-from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck
+from tfbuild.in_container.smoke.judge import Judgement, ProbeCheck, Results
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import probe
-from tfbuild.measure.probe import Outcome
 from tfbuild.plan import PLATFORMS, Build, is_version
 from tfbuild.plan.build import Wheel
 from tfbuild.verify.report import NO_START, Check, Throughput
@@ -44,7 +43,7 @@ class Baseline:
     env: Mapping[str, str]
 
 
-NOT_STARTED = Outcome(records=(), ended=judge.Ended(1, ""), output="")
+NOT_STARTED = Results((), judge.Ended(1, ""))
 NO_GUARD = Guard(compiled=(), unused=())
 
 
@@ -67,7 +66,7 @@ class Verification:
     sandbox: Sandbox
     checks: list[Check] = field(default_factory=list)
     unstartable: bool = False
-    start: Outcome = NOT_STARTED
+    start: Results = NOT_STARTED
     why: str = NO_START
     guard: Guard = NO_GUARD
     throughput: Throughput | None = None
@@ -75,27 +74,25 @@ class Verification:
 
     @property
     def environment(self) -> Environment | None:
-        return self.start.first(Environment)
+        return next(iter(self.start.records), None)
 
     @property
     def tensorflow(self) -> TensorFlow | None:
-        return self.start.first(TensorFlow, 1)
+        return next(iter(self.start.records[1:]), None)
 
     def require_wanted(self, _: str) -> None:
         """Raise KeyboardInterrupt if the verification ended before this check, by an error or by its user."""
         if self.over.is_set():
             raise KeyboardInterrupt
 
-    def ask(self, check: ProbeCheck, *, gpus: bool = False) -> Outcome:
+    def ask(self, check: ProbeCheck, *, gpus: bool = False) -> Results:
         """Run the probe of `check` in the image."""
         return probe.ask(self.engine, self.ref, check.probe, check.kinds, check.env, gpus=gpus, sandbox=self.sandbox)
 
-    def judge(self, check: ProbeCheck, outcome: Outcome) -> Judgement:
+    def judge(self, check: ProbeCheck, results: Results) -> Judgement:
         """Judge a probe's results."""
-        if outcome.broken:
-            return Judgement(judge.FAIL, outcome.broken)
-        results = judge.Results(outcome.records, outcome.ended, self.environment, self.start.output)
-        return check.judge(results, smoke_plan(self.planned))
+        seen = replace(results, environment=self.environment, printed=self.start.ended.stderr)
+        return check.judge(seen, smoke_plan(self.planned))
 
 
 def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Build:

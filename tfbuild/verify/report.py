@@ -12,6 +12,7 @@ from typing import IO, Annotated, NamedTuple
 import msgspec
 from markupsafe import Markup
 
+from tfbuild.context.labels import read_labels
 from tfbuild.errors import VerificationFailed
 from tfbuild.in_container.smoke.judge import Measurement
 from tfbuild.measure import records
@@ -96,26 +97,6 @@ class ImageFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanFacts:
-    """The plan in the labels."""
-
-    release: str
-    python: str
-    target: str
-    platform: str
-    instruction_set: str
-    features: tuple[str, ...]
-    copts: tuple[str, ...]
-    compiler: str
-    bazel: str
-    threading: str
-    allocator: str
-    onednn: str
-    wheel: str
-    requirement: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class ImageSoftware(Software):
     """The software in the image. `compiled_for`: the features of TensorFlow's CPU guard, in its names."""
 
@@ -135,7 +116,6 @@ class Report:
     seconds: float
     verdict: Verdict
     image: ImageFacts
-    plan: PlanFacts
     host: Host | None
     software: ImageSoftware | None
     checks: tuple[Check, ...]
@@ -232,9 +212,8 @@ def check_numbers(check: Check) -> str:
 
 
 def plan_fields(report: Report) -> dict[str, str]:
-    """Return the fields of the plan that are not empty."""
-    fields = msgspec.to_builtins(report.plan).items()
-    return {name: " ".join(value) if isinstance(value, list | tuple) else value for name, value in fields if value}
+    """Return the labels, and the parts of the plan in them, that are not empty."""
+    return {name: text for name, text in read_labels(report.image.labels).own.items() if text and name != "plan"}
 
 
 def environment_facts(report: Report) -> dict[str, str]:
@@ -281,16 +260,14 @@ def _summary(checks: tuple[Check, ...]) -> str:
 
 
 def _chart(throughput: Throughput) -> Markup:
-    """Draw the mean and each workload; nothing if no logarithmic axis can show them."""
+    """Draw the mean and each workload."""
     from tfbuild import pages
 
-    lines = []
     rows: list[tuple[str, Benchmark | Throughput]] = [(ALL_WORKLOADS, throughput)]
-    for name, row in [*rows, *((row.name, row) for row in throughput.benchmarks)]:
-        if ratio := pages.drawable(row.cpu):
-            lines.append(pages.Line(label=name, ratio=ratio, effect=row.effect, band=pages.drawable(row.band)))
+    rows += [(row.name, row) for row in throughput.benchmarks]
+    lines = [pages.Line(label=name, ratio=row.cpu, effect=row.effect, band=row.band) for name, row in rows]
     named = "throughput of the image relative to the baseline"
-    return pages.ratios(named, [("CPU time, relative to the baseline", lines)]) if lines else Markup()
+    return pages.ratios(named, [("CPU time, relative to the baseline", lines)])
 
 
 # --- Markdown ------------------------------------------------------------------------------------------------------

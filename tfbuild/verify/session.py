@@ -4,15 +4,15 @@ import errno
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from tfbuild import __version__
 from tfbuild.binary.guard import Guard
-from tfbuild.context.labels import read_labels, smoke_plan
+from tfbuild.context.labels import read_labels
 from tfbuild.cpu.isa import relevant
 from tfbuild.cpu.recordings import canonical
 from tfbuild.engine import Engine, Image
@@ -20,14 +20,13 @@ from tfbuild.errors import BadInput, TfbuildError
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.probes import Environment
 from tfbuild.measure import probe
-from tfbuild.plan import Build
 from tfbuild.util.files import check_writable
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import printable
 from tfbuild.verify import Baseline, Verification, VerificationCheck, labelled_build, libraries
 from tfbuild.verify.checks import CHECKS, INSTALLED, isa
 from tfbuild.verify.checks.guard import LESSER_CPU, lesser_cpu
-from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, PlanFacts, Report, write_report
+from tfbuild.verify.report import SCHEMA, Check, ImageFacts, ImageSoftware, Report, write_report
 
 Checks = Sequence[VerificationCheck]
 NO_BASELINE = "there is no baseline to compare with"
@@ -141,7 +140,6 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
             architecture=image.architecture,
             labels={name: printable(value) for name, value in image.labels.items()},
         ),
-        plan=_plan_facts(image, verification.planned),
         host=probe.host(environment, verification.engine) if environment else None,
         software=_software(environment, verification) if environment else None,
         checks=tuple(verification.checks),
@@ -153,14 +151,6 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
 def _would_add(guard: Guard, environment: Environment) -> tuple[str, ...]:
     """Return what `--cpu host` would add: neither AMX, which needs no flag, nor AVX_VNNI beside AVX512_VNNI."""
     return isa.unused(guard, (*relevant(canonical(environment.cpu_flags, "x86_64")),))
-
-
-def _plan_facts(image: Image, build: Build) -> PlanFacts:
-    """Return the plan in the labels; each field is a label, with "_" for "-"."""
-    own = read_labels(image.labels)
-    label: dict[str, Any] = {row.name: printable(own.get(row.name.replace("_", "-"))) for row in fields(PlanFacts)}
-    label |= {"allocator": smoke_plan(build).allocator, "onednn": "on" if build.onednn else "default"}
-    return PlanFacts(**label | {name: tuple(label[name].split()) for name in ("features", "copts")})
 
 
 def _software(environment: Environment, verification: Verification) -> ImageSoftware:

@@ -71,7 +71,7 @@ def results_of(check: ProbeCheck) -> Results:
             command, stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return Results((), Ended(1, "", timed_out=True))
+        return Results((), Ended(1, "", judge.TOO_LONG))
     lines = completed.stdout.decode().splitlines()
     # A probe that died sent fewer lines.
     records = tuple(kind(**tuples(json.loads(line))) for kind, line in zip(check.kinds, lines, strict=False))

@@ -27,6 +27,7 @@ ONEDNN_ISAS = (
     ("avx", ("avx",)),
     ("sse41", ("sse4_1",)),
 )
+TOO_LONG = "did not end in time"
 # Switches oneDNN off, in builds with --config=mkl too (TF_DISABLE_MKL).
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
 ONEDNN_LOGGING = {"ONEDNN_VERBOSE": "1"}
@@ -58,17 +59,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a probe ended: `code` is negative (a child) or above 128 (a container) if a signal killed it."""
+    """How a probe ended: `code` is negative (a child) or above 128 (a container) if a signal killed it.
+
+    `broken`: why what it sent does not count, else empty.
+    """
 
     code: int
     stderr: str
-    timed_out: bool = False
+    broken: str = ""
 
     @property
     def why(self) -> str:
         """The reason of a failure; empty if it succeeded."""
-        if self.timed_out:
-            return "did not end in time"
+        if self.broken:
+            return self.broken
         number = -self.code if self.code < 0 else self.code - 128 if self.code > 128 else 0
         if number == signal.SIGILL:
             return "killed by SIGILL (illegal instruction): it holds instructions that this CPU lacks"

@@ -15,9 +15,9 @@ from tfbuild.verify.report import NO_START
 
 def _import(verification: Verification) -> Judgement:
     """Import TensorFlow; if that fails, all checks that need it are skipped."""
-    outcome = verification.ask(judge.IMPORT)
-    judged = verification.judge(judge.IMPORT, outcome)
-    verification.start = outcome
+    results = verification.ask(judge.IMPORT)
+    judged = verification.judge(judge.IMPORT, results)
+    verification.start = results
     failed = judged.status == judge.FAIL and not verification.tensorflow
     verification.why = "TensorFlow does not import (see import)" if failed else ""
     return with_known_failure(judged, verification.planned.release)

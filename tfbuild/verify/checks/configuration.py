@@ -1,7 +1,7 @@
 """The configuration check: an image's labels agree with each other, and the rest is what their plan renders."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,6 @@ from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.oci.references import split_tag
 from tfbuild.plan import Build
 from tfbuild.plan.request import IMAGE_NAME
-from tfbuild.util import files
 from tfbuild.verify import Verification, VerificationCheck
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -28,19 +27,15 @@ DIVERTING = re.compile(
     r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
 )
 MOST_SHOWN = 100
-# Keras's settings and where it finds them: at home, or in /tmp as a user without a home. A verification hides both.
-KERAS = {"floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last"}
-KERAS_FILES = tuple(f"{home}/.keras/keras.json" for home in (dockerfile.CONFIGURATION["WorkingDir"], "/tmp"))
 
 
-def compare(image: Image, planned: Build, base: Image | None, more: Iterable[str] = ()) -> Judgement:
-    """Judge an image's labels and configuration; `base`: what it is based on, if it is here; `more`: other faults."""
+def compare(image: Image, planned: Build, base: Image | None) -> Judgement:
+    """Judge an image's labels and configuration; `base`: what it is based on, if it is here."""
     own = base.config if base else {}
     faults = [
         *contradictions(image.labels, planned),
         *_settings(image.config, own),
         *_environment(image, planned, base),
-        *more,
     ]
     if base and image.layers[: len(base.layers)] != base.layers:
         name = read_labels(image.labels).base_name
@@ -124,19 +119,9 @@ def _base(engine: Engine, image: Image) -> Image | None:
     return None
 
 
-def _keras(engine: Engine, ref: str) -> Iterator[str]:
-    """Yield Keras's settings in an image that are not its own ones."""
-    for path in KERAS_FILES:
-        with suppress(OSError, ValueError), files.temporary_folder() as scratch:
-            text = engine.read_file(ref, path, scratch / "keras.json", files.MOST_TEXT).read_bytes()
-            found = KERAS | files.decode(text, dict[str, Any])
-            yield from (f"{path}: {fault}" for fault in _differences({name: found[name] for name in KERAS}, KERAS))
-
-
 def _run(verification: Verification) -> Judgement:
-    engine, ref = verification.engine, verification.ref
-    image = engine.image(ref)
-    return compare(image, verification.planned, _base(engine, image), _keras(engine, ref))
+    image = verification.engine.image(verification.ref)
+    return compare(image, verification.planned, _base(verification.engine, image))
 
 
 CHECK = VerificationCheck(
@@ -145,8 +130,8 @@ CHECK = VerificationCheck(
     "working folder, entry point and command are those that tfbuild renders for the labels, and nothing else is "
     "configured.",
     how="The image's configuration was compared with the one that this tfbuild renders for its labels, field by "
-    "field, and Keras's files of settings with its own ones. A base image on this engine may set variables and other "
-    "fields of its own, but none that make Python or the dynamic linker load code.",
+    "field. A base image on this engine may set variables and other fields of its own, but none that make Python or "
+    "the dynamic linker load code.",
     fix="build the image again; if the base image sets what is named, remove it there, or pull the base image so that "
     "it can be compared",
     run=_run,

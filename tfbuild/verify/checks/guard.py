@@ -42,7 +42,7 @@ def _does_not_start(verification: Verification) -> str:
     try:
         run = engine.run(verification.ref, command, sandbox=verification.sandbox, timeout=probe.SECONDS)
     except TimeoutError:
-        return judge.guard(judge.Ended(1, "", timed_out=True)).detail
+        return judge.guard(judge.Ended(1, "", judge.TOO_LONG)).detail
     if run.truncated:
         return f"Python does not start: {probe.FLOOD_REASON}"
     if run.exit_code == 0 and run.stdout != "started\n":

@@ -69,7 +69,7 @@ def _run(verification: Verification) -> Judgement:
         guard = read_guard(library, planned.release)
     verification.guard = guard
     flags = environment.cpu_flags if environment else ()
-    message = judge.unused_features(verification.start.output) if verification.tensorflow else None
+    message = judge.unused_features(verification.start.ended.stderr) if verification.tensorflow else None
     return compare(planned, guard, flags, message, verification.why)
 
 
