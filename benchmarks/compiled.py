@@ -161,7 +161,12 @@ def gains(path: Path) -> dict[str, object] | None:
         "cpu": report["host"]["cpu"],
         "against": report["image"]["against"],
         "cases": [
-            {"name": case["name"], "rounds": len(case["rounds"]), **{key: arm[key] for key in ("cpu", "effect")}}
+            {
+                "name": case["name"],
+                "rounds": len(case["rounds"]),
+                "band": case["band"],
+                **{key: arm[key] for key in ("cpu", "effect")},
+            }
             for case in cases
             if not case["noisy"]
             for arm in case["arms"][1:]

@@ -124,6 +124,10 @@ def test_a_setting_that_may_cost_a_tenth_somewhere_is_refused() -> None:
     wide = threads("conv", 1.0, spread=0.4)
     assert wide.arms[1].effect == records.NO_DIFFERENCE
     assert of_image({}, experiment("threads", threads("block", 0.7), wide)) == ()
+    few = threads("conv", 2.0)
+    arm = replace(few.arms[1], status=records.TRUNCATED, cpu=None, wall=None, effect="")
+    few = replace(few, status=records.TRUNCATED, arms=(few.arms[0], arm), rounds=few.rounds[:5], band=None)
+    assert of_image({}, experiment("threads", threads("block", 0.7), few)) == (), "five rounds exclude nothing"
 
 
 def test_what_another_experiment_saw_of_a_setting_counts() -> None:

@@ -268,6 +268,7 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
         (4.0, 9, 1.02, "memory bandwidth is the limit"),
         (2.0, 9, 1.02, "memory bandwidth is not the only limit"),
         (4.0, 9, 2.0, "not sure whether memory bandwidth is the limit"),
+        (3.4, 9, 1.1, "not sure whether memory bandwidth is the limit"),
     ],
 )
 def test_memory_is_the_limit_where_every_width_is_read_equally_fast(

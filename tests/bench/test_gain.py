@@ -39,6 +39,7 @@ def test_every_number_is_its_report_s(row: Gain) -> None:
     assert (row.cpu, row.machine[-10:]) == (instruction_set, created[:10])
     assert release in row.wheel
     assert release in row.over
+    assert "the same" not in row.summary, "no difference shown is not equality: some of these intervals exclude 1"
     listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
     assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(
         (case["effect"], case["name"], tuple(float(f"{case['cpu'][end]:.3g}") for end in ("median", "low", "high")))

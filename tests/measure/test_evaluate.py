@@ -195,7 +195,9 @@ def test_an_arm_has_its_median_of_the_time_of_an_item_once_there_are_enough_roun
     assert arm.seconds is not None
     assert 0.05 < baseline.seconds < 0.075, "made_up() takes 0.1 to 0.15 for a call of both items"
     assert arm.seconds / baseline.seconds == pytest.approx(0.25, rel=0.02)
-    assert [one.seconds for one in case(0.5, 1).arms] == [None, None]
+    few = case(0.5, 5)
+    assert [one.seconds for one in few.arms] == [None, None]
+    assert (few.status, few.reason) == ("truncated", "all sides took part in only 5 rounds")
 
 
 def test_items_count() -> None:
@@ -279,6 +281,12 @@ def test_a_difference_lies_beyond_1_and_beyond_the_noise(
 ) -> None:
     assert evaluate.effect(between(*ratio), between(*band)) == effect
     assert evaluate.effect(None, between(*band)) == evaluate.effect(between(*ratio), None) == ""
+
+
+def test_an_interval_without_1_shows_none() -> None:
+    assert evaluate.interval_text(between(1.004, 1.021, 1.012)) == "x1.012 [1.004, 1.021]", "faster"
+    assert evaluate.interval_text(between(0.981, 0.996, 0.99)) == "x0.990 [0.981, 0.996]", "slower"
+    assert evaluate.interval_text(between(0.996, 1.021)) == "x1.00 [1.00, 1.02]"
 
 
 def test_an_interval_has_two_digits() -> None:

@@ -87,6 +87,12 @@ def test_a_planted_effect_is_found(speed: float, word: str, status: str, seed: i
     assert result.effect == word or (speed == 1.0 and result.cpu.low > 0.97)
 
 
+def test_a_pass_means_no_more_than_its_limit() -> None:
+    result = judged(rounds(0.97, spread=0.005, seed=1))
+    assert (result.effect, throughput.judge_speed(result).status) == ("slower", "pass")
+    assert f"not shown to be more than {100 * (1 - throughput.TOO_SLOW):.0f} % slower" in throughput.CHECK.proves
+
+
 def test_the_same_image_shows_no_difference_and_never_fails() -> None:
     results = [judged(rounds(1.0, spread=0.04, seed=seed)) for seed in range(200)]
     assert [result for result in results if throughput.judge_speed(result).status == "fail"] == []

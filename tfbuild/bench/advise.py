@@ -57,7 +57,8 @@ class ArmComparison:
 
     @property
     def risky(self) -> bool:
-        return self.lost or (self.ratio is not None and self.ratio.low < RISK)
+        """Whether its interval does not exclude a loss of a tenth, or the time was too short for one."""
+        return self.lost or self.arm.status == records.TRUNCATED or (self.ratio is not None and self.ratio.low < RISK)
 
     @property
     def _differs(self) -> bool:

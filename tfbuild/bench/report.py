@@ -19,7 +19,7 @@ from tfbuild.errors import fit
 from tfbuild.measure import records
 from tfbuild.measure.evaluate import interval_text
 from tfbuild.measure.experiments import Experiment
-from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Interval
 from tfbuild.pages import Line, ratios
 from tfbuild.util import as_typed, terminal
 from tfbuild.util.quantities import counted
@@ -95,19 +95,23 @@ def _rows(report: BenchReport) -> Iterator[tuple[str, ...]]:
 
 
 def headlines(report: BenchReport) -> Iterator[str]:
-    """Yield the outcome of each comparison of two images: in how many cases one was faster, and the overall ratio."""
+    """Yield the outcome of each comparison of two images: in how many cases one was faster, and the overall ratio.
+
+    Its ends are the means of the intervals' ends. Cases in which it computes something else are left out.
+    """
     for row in report.experiments:
-        compared: dict[str, list[tuple[str, float]]] = {}
+        compared: dict[str, list[tuple[str, Interval]]] = {}
         for case in row.cases:
             for arm in case.arms[1:]:
                 ratio = wording.judged_ratio(arm, case)
-                if ratio and arm.image != case.arms[0].image:
-                    compared.setdefault(arm.name, []).append((arm.effect, ratio.median))
+                if ratio and arm.image != case.arms[0].image and arm.same is not False:
+                    compared.setdefault(arm.name, []).append((arm.effect, ratio))
         for name, results in compared.items():
             faster, slower = (sum(one == effect for one, _ in results) for effect in (records.FASTER, records.SLOWER))
-            overall = geometric_mean(median for _, median in results)
+            ends = ([getattr(ratio, end) for _, ratio in results] for end in ("median", "low", "high"))
+            median, low, high = map(geometric_mean, ends)
             text = f"{row.name}: {name}: {faster} of {counted(len(results), 'case')} faster, {slower} slower"
-            yield f"{text}; x{overall:.2f} overall (geometric mean)"
+            yield f"{text}; x{median:.2f} [{low:.2f}, {high:.2f}] overall (geometric means)"
 
 
 def _changes(report: BenchReport) -> Iterator[str]:
@@ -168,13 +172,13 @@ def to_html(report: BenchReport) -> str:
 
 
 def _answer(row: ExperimentResult) -> Iterator[str]:
-    """Yield the findings, and in how many cases each arm was faster or slower than the baseline."""
+    """Yield the findings, and in how many cases each arm was faster or slower than the baseline at the same work."""
     lines = [*(finding.text for finding in row.findings), *_counts(row)]
     yield from lines or [f"{row.status}: {row.reason}" if row.reason else row.status]
 
 
 def _counts(row: ExperimentResult) -> Iterator[str]:
-    measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect]
+    measured = [(case, arm) for case in row.cases for arm in case.arms if arm.effect and arm.same is not False]
     for effect in (records.FASTER, records.SLOWER):
         medians: dict[str, list[tuple[CaseResult, float]]] = {}
         for case, arm in measured:

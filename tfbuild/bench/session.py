@@ -58,7 +58,7 @@ def _outcome(cases: Sequence[CaseResult]) -> tuple[str, str]:
     """Return the experiment's status: the best of its cases', and the reason if nothing was measured."""
     statuses = [case.status for case in cases]
     for status in (records.MEASURED, records.TRUNCATED):
-        if any(case.status == status and case.rounds for case in cases):
+        if any(case.status == status and case.band for case in cases):
             return (records.TRUNCATED if records.TRUNCATED in statuses else records.MEASURED), ""
     first = cases[0] if cases else None
     return (first.status, first.reason) if first else (records.SKIPPED, "it has no case")

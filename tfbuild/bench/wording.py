@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from tfbuild.measure import records
-from tfbuild.measure.evaluate import Verdict, interval_text
+from tfbuild.measure.evaluate import FEWEST, Verdict, interval_text
 from tfbuild.measure.records import ArmResult, BenchReport, CaseResult, Interval
 from tfbuild.util.quantities import counted
 
@@ -16,9 +16,10 @@ METRICS = {"cpu": "CPU time", "wall": "wall time"}
 METHOD = (
     "All processes are paused except the one being timed. Rounds are in random order; a sample takes 0.1 s or more.",
     "A ratio is the baseline's time divided by the arm's, per item and per round. The page shows the median of the "
-    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence.",
-    "The baseline also runs against itself in the same rounds. An effect is claimed only if it lies beyond that band "
-    "and beyond 1.",
+    "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence. It covers "
+    "what varies from round to round, not what differs between two starts of the same process.",
+    "The baseline also runs against itself in the same rounds, which shows some of that. An effect is claimed only if "
+    "it lies beyond that band and beyond 1.",
     "The verdict uses CPU time if other load would disturb wall time, and wall time if waiting is what is measured.",
     "A disturbed round is repeated up to twice. If too few are clean, all count and the case is noisy.",
     "Absolute times and memory are informative only: times drift on a shared machine, and memory is that of the whole "
@@ -64,7 +65,7 @@ def noise_note(report: BenchReport) -> str:
     if cut := [len(case.rounds) for case in cases if case.status == records.TRUNCATED]:
         rounds = f"{min(cut)} to {max(cut)}" if min(cut) < max(cut) else f"{max(cut)}"
         text += f"; {len(cut)} of {counted(len(cases), 'case')} stopped by the time budget after {rounds} rounds, so "
-        text += "with wider intervals"
+        text += "with wider intervals" if min(cut) >= FEWEST else "with wider intervals, or none with fewer than six"
     return text
 
 

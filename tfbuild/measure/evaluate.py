@@ -7,7 +7,7 @@ from functools import cache, partial
 from statistics import fmean, geometric_mean, median
 
 from tfbuild.measure import records
-from tfbuild.measure.records import NO_DIFFERENCE, ArmResult, CaseResult, Finding, Interval, Round, Sample
+from tfbuild.measure.records import ArmResult, CaseResult, Finding, Interval, Round, Sample
 
 CONFIDENCE = 0.95
 # With fewer than six samples, no two of them enclose the median with 95 % confidence.
@@ -53,8 +53,12 @@ def inverse(ratio: Interval | None) -> Interval:
 
 
 def interval_text(interval: Interval | None) -> str:
-    """Format as "x1.39 [1.36, 1.41]"."""
-    return f"x{interval.median:.2f} [{interval.low:.2f}, {interval.high:.2f}]" if interval else ""
+    """Format as "x1.39 [1.36, 1.41]", with a third digit where two would round an end that is not 1 to it."""
+    if interval is None:
+        return ""
+    excludes = not interval.low <= 1 <= interval.high
+    digits = 3 if excludes and round(interval.low, 2) <= 1 <= round(interval.high, 2) else 2
+    return f"x{interval.median:.{digits}f} [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------------
@@ -128,7 +132,7 @@ def compare_arms(case: CaseResult, arm: ArmResult, other: ArmResult) -> Verdict:
     If the other is not the baseline, the band counts in both directions: which of two equals is slower is chance.
     """
     if other.name == case.arms[0].name:
-        return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect or NO_DIFFERENCE)
+        return Verdict(cpu=arm.cpu, wall=arm.wall, effect=arm.effect)
     items = {arm.name: arm.items, other.name: other.items}
     both, band = partial(ratios, used_rounds(case.rounds), items, arm.name, other.name), case.band
     if band is not None:

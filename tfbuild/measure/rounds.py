@@ -283,6 +283,8 @@ class CaseRun:
             return records.INTERRUPTED, f"interrupted after {len(self.rounds)} rounds"
         if self.truncated:
             return records.TRUNCATED, f"stopped by the time budget after {len(self.rounds)} rounds"
+        if measured and len(self.rounds) < FEWEST:
+            return records.TRUNCATED, f"all sides took part in only {len(self.rounds)} rounds"
         if measured:
             return records.MEASURED, ""
         lost = next((side.status for side in self.sides if not side.live), records.FAILED)
