@@ -27,7 +27,7 @@ PROGRAMS = {"x86_64": "as", "aarch64": "aarch64-linux-gnu-as"}
 # Extensions of A64 as GNU as calls them.
 ARM = {
     "atomics": "lse", "crc32": "crc", "asimdrdm": "rdma", "asimddp": "dotprod", "lrcpc": "rcpc", "bf16": "bf16",
-    "i8mm": "i8mm", "sve": "sve", "asimdhp": "fp16",
+    "i8mm": "i8mm", "sve": "sve", "sve2": "sve2", "asimdhp": "fp16", "asimdfhm": "fp16fml", "crypto": "crypto",
 }  # fmt: skip
 
 

@@ -162,6 +162,13 @@ def test_a_large_library_is_sampled_and_full_reads_all(
     assert full.share("avx2") == pytest.approx(sample.share("avx2"), abs=0.1)
 
 
+def test_code_that_the_decoder_does_not_know_is_refused(scanned: Callable[..., ScannedCode]) -> None:
+    """APX: addq %r16,%r17 and addq %rax,%rbx,%rcx."""
+    content = library(lambda number: bytes.fromhex("d55801c1 62f4f41801c3") * (8 * number % 16))
+    with pytest.raises(LibraryUnreadable, match="none that tfbuild knows: the library is for a newer CPU"):
+        scanned(content)
+
+
 def test_rates_and_shares_are_those_of_the_regions(scanned: Callable[..., ScannedCode]) -> None:
     shown = scanned(library(lambda number: AVX2 if number < 16 else b"", count=64))
     rows = {row.feature: row for row in shown.families}

@@ -14,6 +14,7 @@ from tests.verify.test_labelled import planned
 from tfbuild.binary import LibraryUnreadable
 from tfbuild.binary.guard import Guard
 from tfbuild.binary.scan import Family, ScannedCode
+from tfbuild.cpu.isa import resolve
 from tfbuild.in_container.smoke.judge import Ended
 from tfbuild.verify import NOT_STARTED
 from tfbuild.verify.checks import isa
@@ -147,6 +148,16 @@ def test_code_for_another_processor_fails() -> None:
     )
     check = isa.compare_code(planned("avx").instruction_set, {"cc": arm})
     assert (check.status, check.detail) == ("fail", "it is code for aarch64, not for x86_64")
+
+
+def test_a_build_for_armv8_0_is_not_one_for_a_later_level() -> None:
+    arm = ScannedCode(
+        arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={}
+    )
+    check = isa.compare_code(resolve("armv8.2-a", arch="aarch64"), {"cc": arm})
+    assert check.status == "fail"
+    assert check.detail.startswith("it does not use atomics, for which it is labelled")
+    assert isa.compare_code(resolve("armv8-a", arch="aarch64"), {"cc": arm}).status == "pass"
 
 
 def test_the_shares_are_in_the_report_with_the_least_that_counts() -> None:

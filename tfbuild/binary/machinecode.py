@@ -22,6 +22,7 @@ LONGEST_BYTES = 15  # bytes of an x86-64 instruction
 VEX2, VEX3, EVEX, XOP = 0xC5, 0xC4, 0x62, 0x8F
 PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3))
 MANDATORY = ("", "66", "f3", "f2")
+WIDTHS = ("xmm", "ymm", "zmm", "zmm")  # by EVEX's field
 IMMEDIATE = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))  # of map 0F; all of map 0F3A have one
 NO_FEATURES: frozenset[str] = frozenset()
 
@@ -65,6 +66,7 @@ class Word(Facts, frozen=True):
     feature: str
     mask: int
     value: int
+    adds: bool = False
 
 
 class InstructionTable(Facts, frozen=True):
@@ -119,8 +121,11 @@ def _x86(code: bytes) -> Counter[frozenset[str] | None]:
         plain, others, end = _disassembled(piece)
         times[NO_FEATURES] += plain
         for address, name, operands in others:
-            width = next((width for width in ("zmm", "ymm", "xmm") if width in operands), "")
-            times[_needs(name, _encoding(piece, address), width, "[" in operands)] += 1
+            memory, (encoding, width) = "[" in operands, _encoding(piece, address)
+            # What is broadcast from memory may be wider than all registers: vcvtpd2ps, vfpclassps.
+            if not (memory and width):
+                width = next((width for width in ("zmm", "ymm", "xmm") if width in operands), "")
+            times[_needs(name, encoding, width, memory)] += 1
         start += end
         # The decoder stops at an unknown instruction, and where the piece ends within an instruction.
         if start >= len(code) or (end and len(piece) == PIECE_BYTES and PIECE_BYTES - end < LONGEST_BYTES):
@@ -176,10 +181,13 @@ def _plain(name: str) -> bool:
     return not name.startswith("v") and not any(named)
 
 
-def _encoding(code: bytes, at: int) -> str:
+def _encoding(code: bytes, at: int) -> tuple[str, str]:
+    """Return how an instruction is encoded, and the width of its vectors if that is EVEX."""
     while code[at] in PREFIXES:
         at += 1
-    return {VEX2: "vex", VEX3: "vex", EVEX: "evex", XOP: "xop"}.get(code[at], "legacy")
+    if code[at] == EVEX:
+        return "evex", WIDTHS[code[at + 3] >> 5 & 3]
+    return {VEX2: "vex", VEX3: "vex", XOP: "xop"}.get(code[at], "legacy"), ""
 
 
 @cache
@@ -188,7 +196,8 @@ def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]
     name = name.split()[-1]
     needed: set[str] = set()
     for row in table().x86:
-        fits = row.encoding in ("", encoding) and row.width in ("", width) and not (row.operands and memory)
+        fits = row.encoding in ("", encoding) and row.width in ("", width)
+        fits = fits and row.operands in ("", "memory" if memory else "register")
         if fits and re.fullmatch(row.names, name):
             needed.add(row.feature)
             if not row.adds:
@@ -262,7 +271,7 @@ def _with_operands(code: bytes, at: int, encoding: str, table: int, fields: int,
     end += {0: 4 if base == 5 else 0, 1: 1, 2: 4, 3: 0}[mode]
     end += table == 3 or (table == 1 and opcode in IMMEDIATE)
     wide = fields >> 2 & 1 if encoding == "vex" else last >> 5 & 3
-    width = "" if encoding == "legacy" else ("xmm", "ymm", "zmm", "zmm")[wide]
+    width = "" if encoding == "legacy" else WIDTHS[wide]
     return Opcode(encoding, table, opcode, MANDATORY[fields & 3], width, end)
 
 
@@ -277,4 +286,10 @@ def _words(code: bytes) -> Iterator[frozenset[str] | None]:
 
 @lru_cache(maxsize=1 << 16)
 def _word(word: int) -> frozenset[str]:
-    return next((frozenset((row.feature,)) for row in table().arm if word & row.mask == row.value), NO_FEATURES)
+    needed: set[str] = set()
+    for row in table().arm:
+        if word & row.mask == row.value:
+            needed.add(row.feature)
+            if not row.adds:
+                break
+    return frozenset(needed)

@@ -30,6 +30,9 @@ MOST_SYMBOLS = 4_000_000
 MOST_FUNCTIONS = 4_000_000
 MOST_DECODED = 200_000
 LONGEST_NAME = 512  # the start of a name shows the project
+# Bytes that are no known instruction, for each instruction: at most 0.001 in 2.21's libraries, whose windows end within
+# instructions; 0.014 in OpenSSL 3.0's, which has tables in its code; at least 0.067 in code with APX (Clang 22).
+MOST_UNREAD = 0.03
 # 512 regions of 16 KiB: 8 MiB of 2.21's 332, which are two million instructions and two seconds.
 REGIONS = 512
 WINDOW = 16 * 1024
@@ -182,7 +185,7 @@ def project(name: bytes) -> str:
 
 
 def _scan(code: "Code", full: bool, tell: Callable[[str], object], most: int) -> ScannedCode:
-    regions, dispatched, decoded, functions = [], Counter[str](), 0, 0
+    regions, dispatched, decoded, functions, unread = [], Counter[str](), 0, 0, 0
     method = "symbols" if code.symbols else "spread"
     for start, end in code.regions(full, most):
         instructions, needing = 0, Counter[str]()
@@ -198,15 +201,20 @@ def _scan(code: "Code", full: bool, tell: Callable[[str], object], most: int) ->
             else:
                 instructions += counted.instructions
                 needing += counted.needing
+                unread += counted.unread
         if instructions:
             regions.append((instructions, needing))
         tell(f"{100 * (end - code.section.address) // code.section.size} %")
     if not regions:
         raise LibraryUnreadable("the library holds no machine code")
+    total = sum(instructions for instructions, _ in regions)
+    if unread > MOST_UNREAD * total:
+        told = f"{unread:,} bytes beside {total:,} instructions are none that tfbuild knows"
+        raise LibraryUnreadable(f"{told}: the library is for a newer CPU")
     return ScannedCode(
         arch=code.arch,
         method=method,
-        instructions=sum(instructions for instructions, _ in regions),
+        instructions=total,
         regions=len(regions),
         coverage=decoded / code.section.size,
         families=tuple(_families(regions, threshold(method))),
