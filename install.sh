@@ -1,6 +1,9 @@
 #!/bin/sh
 # Makes .venv with tfbuild's locked dependencies. Safe to run again.
 set -eu
+# What a shell may export for other work: where cd goes, where pip installs, and what it takes for installed.
+unset CDPATH PYTHONPATH PIP_TARGET PIP_PREFIX PIP_ROOT
+export PIP_USER=0
 cd "$(dirname "$0")"
 
 usage() {

@@ -12,6 +12,8 @@
 #
 # DRY_RUN=1   print the image without pulling it
 set -eu
+export LC_ALL=C # in Turkish, [a-z] has no i
+{ # so that nothing runs, and the exit code is not 0, if a download of this script was cut off
 
 die() {
     echo "pull.sh: $1" >&2
@@ -21,6 +23,7 @@ die() {
 usage="usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12"
 case ${1-} in -h | --help) echo "$usage" && exit ;; esac
 [ $# -ge 1 ] && [ $# -le 4 ] || die "$usage" 2
+for tool in awk curl sha256sum; do command -v "$tool" > /dev/null || die "there is no $tool here: install it first" 2; done
 repository=$1 release=${2:-latest} target=${3:-mkl} python=${4:-}
 tag=$release-$target
 host=${repository%%/*} path=${repository#*/}
@@ -66,14 +69,15 @@ as() { if [ -n "$2" ]; then printf 'header = "Authorization: %s %s"\n' "$1" "$2"
 direct=${no_proxy:-${NO_PROXY:-}},$direct
 case $direct in '*,'*) direct='*' ;; esac # curl knows it only by itself
 # request FILE OPTION...: writes an answer to $work/FILE, and its status to stdout. Takes no more than 4 MiB, waits no
-# longer than a minute, tries four times, never leaves TLS, and reaches this machine without a proxy.
+# longer than a minute, tries four times, never leaves TLS, and reaches this machine without a proxy. ~/.curlrc may name a
+# proxy or certificates, but not change what an answer is.
 request() {
     file=$1 && shift
     for pause in 1 2 4 ''; do
         code=0
         # If an answer does not say its length, older curls ignore --max-filesize. ulimit counts blocks of 512 bytes.
         status=$(ulimit -f 8192; curl --silent --show-error --connect-timeout 30 --max-time 60 --max-filesize 4194304 \
-            --noproxy "$direct" --proto =http,https --proto-redir =https --location --globoff \
+            --noproxy "$direct" --proto =http,https --proto-redir =https --location --globoff --no-fail --no-include \
             --config "$work/as" --dump-header "$work/head" --output "$work/$file" --write-out '%{http_code}' "$@") ||
             code=$?
         case $code-$status in
@@ -85,6 +89,11 @@ request() {
     done
     printf '%s' "$status"
     return "$code"
+}
+# lost NAME: ends with the reason why a request to NAME failed.
+lost() {
+    [ $? -ne 23 ] || die "no space is left for temporary files: name another folder with TMPDIR=" 21
+    die "$1 does not answer" 26
 }
 # ask PATH FILE: writes what the registry has there to $work/FILE, and the status of the answer to stdout.
 ask() {
@@ -103,8 +112,10 @@ text() {
     printf '%s' "$answer" | tr -d '\r\n' | sed -n -E "s/.*\"$1\" *: *\"(([^\"\\\\]|\\\\.)*)\".*/\1/p" |
         sed 's/\\u0026/\&/g; s/\\u003[cC]/</g; s/\\u003[eE]/>/g; s/\\\(["\\/]\)/\1/g'
 }
-# login: the name and password that `docker login` stored for this host, in base64; nothing if there are none.
+# login: sets `basic` to the name and password that `docker login` stored for this host, in base64, or `identity` to the
+# token that some registries give instead of them, such as Azure's; both are empty if there is nothing.
 login() {
+    basic='' identity=''
     config=${DOCKER_CONFIG:-${HOME:-/root}/.docker}/config.json
     [ -r "$config" ] || return 0
     key=$host
@@ -114,13 +125,15 @@ login() {
     helper=$(printf '%s' "$flat" | sed -n "s/.*\"credHelpers\":{[^}]*\"$pattern\":\"\([^\"]*\)\".*/\1/p")
     [ -n "$helper" ] || helper=$(printf '%s' "$flat" | sed -n 's/.*"credsStore":"\([^"]*\)".*/\1/p')
     if [ -z "$helper" ]; then
-        printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"auth\":\"\([^\"]*\)\".*/\1/p"
+        basic=$(printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"auth\":\"\([^\"]*\)\".*/\1/p")
+        identity=$(printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"identitytoken\":\"\([^\"]*\)\".*/\1/p")
     elif answer=$(printf '%s' "$key" | "docker-credential-$helper" get 2> /dev/null); then
-        printf '%s:%s' "$(text Username)" "$(text Secret)" | base64 | tr -d '\n'
+        basic=$(printf '%s:%s' "$(text Username)" "$(text Secret)" | base64 | tr -d '\n')
+        [ "$(text Username)" != '<token>' ] || identity=$(text Secret)
     fi
 }
 as Basic ''
-status=$(ask "manifests/$tag" index) || die "$host does not answer" 26
+status=$(ask "manifests/$tag" index) || lost "$host"
 if [ "$status" = 401 ]; then
     challenge=$(tr -d '\r' < "$work/head" | grep -i '^www-authenticate: *\(bearer\|basic\) ' | sort -f | tail -n 1)
     # Of several ways to log in, the token.
@@ -130,13 +143,22 @@ if [ "$status" = 401 ]; then
     field() { printf '%s\n' "$challenge" | sed -n "s/.*[ ,]$1=\"\([^\"]*\)\".*/\1/p"; }
     realm=$(field realm)
     case $challenge in
-        *[Bb][Aa][Ss][Ii][Cc]\ *) as Basic "$(login)" ;;
+        *[Bb][Aa][Ss][Ii][Cc]\ *) login && as Basic "$basic" ;;
         *)
             # Passwords are never sent unencrypted. For public images, tokens need no password.
-            case $realm in https://* | "$base"/*) as Basic "$(login)" ;; esac
+            set -- --get
+            case $realm in https://* | "$base"/*)
+                login && as Basic "$basic"
+                # An identity token is OAuth2's refresh token.
+                if [ -n "$identity" ]; then
+                    printf 'data-urlencode = "refresh_token=%s"\n' "$identity" > "$work/as"
+                    set -- --data grant_type=refresh_token --data client_id=tfbuild
+                fi
+                ;;
+            esac
             # The realm is untrusted: --proto and --url keep curl from reading a file, or taking it for an option.
-            status=$(request token --get --data-urlencode "service=$(field service)" \
-                --data-urlencode "scope=$(field scope)" --url "$realm") || die "the token server of $host does not answer" 26
+            status=$(request token "$@" --data-urlencode "service=$(field service)" \
+                --data-urlencode "scope=$(field scope)" --url "$realm") || lost "the token server of $host"
             case $status in
                 2?? | 400 | 401 | 403 | 404) ;;
                 *) die "the token server of $host answers $status" 26 ;;
@@ -146,7 +168,7 @@ if [ "$status" = 401 ]; then
             as Bearer "$token"
             ;;
     esac
-    status=$(ask "manifests/$tag" index) || die "$host does not answer" 26
+    status=$(ask "manifests/$tag" index) || lost "$host"
 fi
 case $status in
     200) ;;
@@ -214,7 +236,7 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v targ
 
 # fetch PATH DIGEST FILE: 0 if the registry has it and its content is that of the digest; 1 if it is gone; 2 if not.
 fetch() {
-    status=$(ask "$1/$2" "$3") || die "$host does not answer" 26
+    status=$(ask "$1/$2" "$3") || lost "$host"
     case $status in
         200) [ "$(sha256sum < "$work/$3")" = "${2#sha256:}  -" ] || return 2 ;;
         404) return 1 ;;
@@ -267,3 +289,4 @@ while read -r digest id its_release its_python its_platform needs; do
 done < "$work/candidates"
 [ -z "$wrong" ] || die "$repository has no image that can be pulled" 24
 die "$repository has no image that can be pulled" 26
+}

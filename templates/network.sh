@@ -10,7 +10,7 @@ export APT_CONFIG="$top/mnt/apt.conf" DEBIAN_FRONTEND=noninteractive
 export GIT_HTTP_LOW_SPEED_LIMIT=1 GIT_HTTP_LOW_SPEED_TIME=300
 if [ -s "$top/mnt/ca" ]; then
     bundle="$top/mnt/bundle.pem"
-    cat /etc/ssl/certs/ca-certificates.crt "$top/mnt/ca" > "$bundle" 2> /dev/null || cp "$top/mnt/ca" "$bundle"
+    cat /etc/ssl/certs/ca-certificates.crt /etc/pki/tls/certs/ca-bundle.crt "$top/mnt/ca" > "$bundle" 2> /dev/null || true
     # apt reads the bundle as its own user, _apt.
     chmod 644 "$bundle"
     export SSL_CERT_FILE="$bundle" CURL_CA_BUNDLE="$bundle" GIT_SSL_CAINFO="$bundle"

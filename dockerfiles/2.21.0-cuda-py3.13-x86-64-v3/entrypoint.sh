@@ -5,8 +5,9 @@
 # too late, after the crash ("Illegal instruction"). To skip this check: docker run --entrypoint python ...
 set -eu
 
-# The helpers below need no allocator: preloading one slows them down, and each complains if its path does not exist.
-preload=${LD_PRELOAD-}
+# In a shell of its own: variables of the user's may have the names of those below. Its helpers need no allocator:
+# preloading one slows them down, and each complains if its path does not exist.
+(
 unset LD_PRELOAD
 
 # The features of all cores. A file in TFBUILD_CPUINFO adds cores, so it can make the check stricter, never laxer.
@@ -75,9 +76,9 @@ runs() {
     return 1
 }
 
-# Checked only if a driver reports GPUs: without one TensorFlow runs on the CPU.
+# Checked only if a driver reports GPUs: without one TensorFlow runs on the CPU. Errors are on stdout, with versions.
 unfit=
-for gpu in $(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true); do
+for gpu in $(seen=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null) && echo "$seen"); do
     case $gpu in
         *[!0-9.]* | .* | *. | *.*.*) continue ;;
         *.*) ;;
@@ -94,6 +95,8 @@ if [ -n "$unfit" ]; then
     exit 86
 fi
 
+)
+
 # TensorFlow cannot be imported if it cannot write temporary files: with a read-only root and nothing on /tmp. Engines
 # give every container a writable /dev/shm.
 if [ -z "${TMPDIR-}" ] && [ ! -w /tmp ]; then
@@ -104,8 +107,5 @@ if [ -z "${TMPDIR-}" ] && [ ! -w /tmp ]; then
     fi
 fi
 
-if [ -n "$preload" ]; then
-    export LD_PRELOAD="$preload"
-fi
 [ $# -gt 0 ] || set -- python
 exec "$@"

@@ -5,8 +5,9 @@
 # too late, after the crash ("Illegal instruction"). To skip this check: docker run --entrypoint python ...
 set -eu
 
-# The helpers below need no allocator: preloading one slows them down, and each complains if its path does not exist.
-preload=${LD_PRELOAD-}
+# In a shell of its own: variables of the user's may have the names of those below. Its helpers need no allocator:
+# preloading one slows them down, and each complains if its path does not exist.
+(
 unset LD_PRELOAD
 
 # The features of all cores. A file in TFBUILD_CPUINFO adds cores, so it can make the check stricter, never laxer.
@@ -64,6 +65,8 @@ if [ -n "$missing" ]; then
     exit 86
 fi
 
+)
+
 # TensorFlow cannot be imported if it cannot write temporary files: with a read-only root and nothing on /tmp. Engines
 # give every container a writable /dev/shm.
 if [ -z "${TMPDIR-}" ] && [ ! -w /tmp ]; then
@@ -74,8 +77,5 @@ if [ -z "${TMPDIR-}" ] && [ ! -w /tmp ]; then
     fi
 fi
 
-if [ -n "$preload" ]; then
-    export LD_PRELOAD="$preload"
-fi
 [ $# -gt 0 ] || set -- python
 exec "$@"

@@ -13,6 +13,7 @@
 # PYTHON=python3  the Python that gets the wheel
 # TARGET=cuda     only wheels for this target
 set -eu
+{ # so that nothing runs, and the exit code is not 0, if a download of this script was cut off
 
 die() {
     echo "install.sh: $1" >&2
@@ -20,6 +21,7 @@ die() {
 }
 
 [ $# -ge 1 ] && [ $# -le 2 ] || die "usage: install.sh URL [RELEASE], such as: install.sh https://wheels.example 2.20" 2
+for tool in awk curl sha256sum; do command -v "$tool" > /dev/null || die "there is no $tool here: install it first" 2; done
 url=${1%/} release=${2:-} python=${PYTHON:-python3}
 case $url in
 *@* | *[?#]*) die "URL has a login, ? or # in it: give the address of the folder alone, and a login in ~/.netrc" 2 ;;
@@ -46,12 +48,12 @@ esac
 # "3.12 2.36": Python's version and glibc's; nothing where no wheel of TensorFlow can work.
 environment=$("$python" -c '
 import os, sys, sysconfig
-if sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED"):
+if sys.implementation.name == "cpython" and sys.maxsize > 1 << 32 and not sysconfig.get_config_var("Py_GIL_DISABLED"):
     try: print("%d.%d" % sys.version_info[:2], os.confstr("CS_GNU_LIBC_VERSION").split()[1])
     except (ValueError, OSError, AttributeError): pass
 ') || die "$python does not run: name another one with PYTHON=" 2
 version=${environment% *} glibc=${environment#* }
-[ -n "$version" ] || die "$python is not the usual CPython on glibc, for which the wheels are" 27
+[ -n "$version" ] || die "$python is not the usual 64-bit CPython on glibc, for which the wheels are" 27
 
 work=$(mktemp -d) || die "no folder for temporary files: name one with TMPDIR=" 2
 trap 'rm -rf "$work"' EXIT
@@ -62,8 +64,8 @@ trap 'exit 143' HUP TERM
 request() {
     from=$1 to=$2 most=$3 && shift 3
     status=$(ulimit -f $(((most + 511) / 512)); curl --silent --show-error --location --netrc-optional \
-        --proto =http,https --proto-redir =https --connect-timeout 30 --max-filesize "$most" \
-        --write-out '%{http_code}' --output "$to" "$@" --url "$from") || {
+        --proto =http,https --proto-redir =https --connect-timeout 30 --retry 3 --retry-max-time 60 --max-filesize "$most" \
+        --no-fail --no-include --write-out '%{http_code}' --output "$to" "$@" --url "$from") || { # whatever ~/.curlrc says
         [ $? -ne 23 ] || die "no space is left for $to: name another folder with TMPDIR=" 21
         die "the download of $from failed" 26
     }
@@ -114,9 +116,9 @@ LC_ALL=C awk -F '\t' -v features=" $features" -v platform="$platform" -v version
 [ -s "$work/best" ] ||
     die "no wheel${release:+ of $release}${TARGET:+ for $TARGET} at $url runs here, with Python $version and this CPU" 27
 read -r its_release its_set size sha256 file < "$work/best"
-# They become part of an address and of a path.
+# They become part of an address and of a path. In Turkish, [a-z] has no i.
 printf '%s %s %s\n' "$size" "$sha256" "$file" |
-    grep -Eqx '[0-9]{1,10} [0-9a-f]{64} pool/[0-9a-f]{64}/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl' ||
+    LC_ALL=C grep -Eqx '[0-9]{1,10} [0-9a-f]{64} pool/[0-9a-f]{64}/[A-Za-z0-9_][A-Za-z0-9_.+-]*\.whl' ||
     die "$url/choose.tsv has a row that tfbuild did not write" 26
 wheel=${file##*/} address=$url/$(printf '%s' "$file" | sed 's/+/%2B/g') # S3 reads "+" as a space
 printf 'install.sh: %s\n' "TensorFlow $its_release for $its_set, the largest set of the newest release that this CPU runs" >&2
@@ -155,7 +157,7 @@ esac
 if "$python" -m pip --version > /dev/null 2>&1; then
     set -- "$python" -m pip install
     [ "$installed" != same ] || set -- "$@" --force-reinstall --no-deps
-elif command -v uv > /dev/null; then
+elif command -v uv > /dev/null && python=$(command -v "$python"); then # by a name uv takes any: the one of .venv here
     set -- uv pip install --python "$python"
     [ "$installed" != same ] || set -- "$@" --reinstall --no-deps
 else
@@ -169,3 +171,4 @@ request "$address" "$work/$wheel" "$size" --speed-limit 10240 --speed-time "${TF
 # pip itself names the packages whose requirements are not met any more.
 [ "$1" != uv ] || uv pip check --python "$python" >&2 || true
 echo "$wheel"
+}

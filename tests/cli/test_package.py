@@ -1,5 +1,6 @@
 """The installed command: what the wheel holds, what works in an empty folder, and what only a clone has."""
 
+import hashlib
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from tests.ci.steps import ROOT
 from tests.commandline import executable, invoke
+from tests.publish import wheels
 from tfbuild import __version__
 from tfbuild.cli import VERBS
 from tools import verbs as development
@@ -211,3 +213,25 @@ def test_the_script_says_how_to_get_a_newer_python(clone: Path, tmp_path: Path) 
     assert errors.startswith(f"error: tfbuild needs Python 3.11 or newer; {old} is 3.9\nhint: ")
     errors = run("./install.sh", cwd=clone, code=1, PYTHON="python3.99").stderr
     assert errors.startswith("error: tfbuild needs Python 3.11 or newer; python3.99 is not there\nhint: ")
+
+
+def test_what_the_users_shell_exports_leads_no_package_elsewhere(clone: Path, tmp_path: Path) -> None:
+    """Gitpod exports PIP_USER, and modules of clusters PYTHONPATH, where the same version may be."""
+    info = "sample-1.0.dist-info"
+    members = {
+        "sample.py": b"",
+        f"{info}/METADATA": b"Metadata-Version: 2.1\nName: sample\nVersion: 1.0\n",
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    made = wheels.zipped(tmp_path / "sample-1.0-py3-none-any.whl", members)
+    digest = hashlib.sha256(made.read_bytes()).hexdigest()
+    (clone / "requirements.lock").write_text(f"sample==1.0 --hash=sha256:{digest}\n")
+    elsewhere = tmp_path / "elsewhere"
+    with zipfile.ZipFile(made) as archive:
+        archive.extractall(elsewhere / "module")
+    (elsewhere / "clone").mkdir()  # for CDPATH
+    exported = {"PIP_USER": "yes", "PYTHONPATH": str(elsewhere / "module"), "CDPATH": str(elsewhere)}
+    exported |= {name: str(elsewhere / name) for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
+    run("sh", "clone/install.sh", cwd=tmp_path, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path), **exported)
+    assert list(clone.glob(".venv/lib/python*/site-packages/sample.py"))
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["clone", "module"]

@@ -473,6 +473,28 @@ def test_a_gpu_for_which_nothing_was_compiled_stops_the_image(tmp_path: Path, sh
         assert f"--compute-capabilities {gpus};" in done.stderr
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_command_gets_variables_that_have_the_names_of_the_guard_s_own(tmp_path: Path, shell: str) -> None:
+    executable(tmp_path / "nvidia-smi", "echo 6.0")
+    build, cpuinfo = cuda_image(GPUS), machine("rocky9-zen5").cpuinfo()
+    own = {name for names in re.findall(r"\b([a-z]+)=|\bfor ([a-z]+)\b", entrypoint(build)) for name in names if name}
+    assert {"name", "features", "missing", "advice", "gpu"} <= own
+    guard = Guard(folder=tmp_path, build=build, cpuinfo=cpuinfo, shell=shell, before=tmp_path)
+    done = guard.run("env", **dict.fromkeys(own, "the user's"))
+    assert done.returncode == 0, done.stderr
+    assert {f"{name}=the user's" for name in own} <= set(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_nvidia_smi_prints_beside_an_error_is_no_gpu(tmp_path: Path, shell: str) -> None:
+    """As after an update of the driver: it is not loaded before the machine starts again."""
+    said = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.129"
+    executable(tmp_path / "nvidia-smi", f"echo '{said}'\nexit 18")
+    build, cpuinfo = cuda_image("sm_80"), machine("rocky9-zen5").cpuinfo()
+    done = Guard(folder=tmp_path, build=build, cpuinfo=cpuinfo, shell=shell, before=tmp_path).run()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
+
+
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
     guard = Guard(folder=tmp_path, build=image("avx"), cpuinfo=machine("rocky9-zen5").cpuinfo())
     assert guard.run("sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM

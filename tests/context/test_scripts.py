@@ -363,6 +363,13 @@ def test_a_companys_certificates_come_beside_the_systems(system: str | None, tmp
     assert (tmp_path / "mnt/bundle.pem").stat().st_mode & 0o777 == 0o644
 
 
+def test_a_companys_certificates_come_beside_those_of_fedora_and_rhel(tmp_path: Path) -> None:
+    """Where --no-container compiles, too."""
+    files(tmp_path, {"mnt/ca": "company\n", "etc/pki/tls/certs/ca-bundle.crt": "system\n"})
+    networked(tmp_path)
+    assert (tmp_path / "mnt/bundle.pem").read_text() == "system\ncompany\n"
+
+
 @pytest.mark.parametrize(
     ("secret", "more"),
     [("https://m.example.org\n", {}), ("http://m.example.org:8\n", {"PIP_TRUSTED_HOST": "m.example.org:8"})],

@@ -13,10 +13,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.broken import serve
-from tests.commandline import answer
+from tests.commandline import answer, executable
 from tests.cpu.machines import machines
+from tests.locales import without_i
 from tests.publish import wheels
 from tests.rows import each
+from tests.servers import Handler, serving
 from tfbuild import cpu
 from tfbuild.cpu import isa
 from tfbuild.plan.wheel import projects
@@ -127,6 +129,41 @@ def test_a_wheel_for_a_newer_glibc_is_passed_over(release: str, tmp_path: Path) 
     assert "not v3?[2J??\\033: it needs glibc 2.99 and this system has 2." in done.stderr
 
 
+def test_the_locale_makes_no_difference(tmp_path: Path) -> None:
+    """Every wheel is for manylinux."""
+    index = Index(row("2.20.0", "avx"))
+    with serve(index.content) as server:
+        more = {"DRY_RUN": "1", **without_i(tmp_path)}
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
+    assert (done.returncode, done.stdout) == (0, f"{server.url}/{index.rows[0].file}\n"), done.stderr
+
+
+def test_a_curlrc_does_not_change_what_an_answer_is(tmp_path: Path) -> None:
+    (tmp_path / ".curlrc").write_text("fail\ninclude\n")
+    index = Index(row("2.20.0", "avx"))
+    with serve(index.content) as server:
+        more = {"DRY_RUN": "1", "HOME": str(tmp_path)}
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
+        assert (done.returncode, done.stdout) == (0, f"{server.url}/{index.rows[0].file}\n"), done.stderr
+        del index.content["/choose.tsv"]
+        assert "the server answers 404" in install(server.url, tmp_path / "cpuinfo", more=more).stderr
+
+
+def test_a_server_in_trouble_is_asked_again(tmp_path: Path) -> None:
+    """As `install` and pull.sh do: a fleet meets S3's 503 and the 429 of GitHub Pages."""
+    index, troubles = Index(row("2.20.0", "avx")), [503, 429]
+
+    class Busy(Handler):
+        def do_GET(self) -> None:
+            status = troubles.pop() if troubles else 200
+            self.say(status, index.content[self.path] if status == 200 else b"later")
+
+    with serving(Busy) as host:
+        recorded = wheels.cpuinfo(tmp_path / "cpuinfo", "avx")
+        done = install(f"http://{host}", recorded, more={"DRY_RUN": "1"})
+    assert (done.returncode, done.stdout) == (0, f"http://{host}/{index.rows[0].file}\n"), done.stderr
+
+
 def test_a_redirection_to_an_address_without_tls_is_not_followed(tmp_path: Path) -> None:
     with serve({}) as server, serve({}) as proxy:
         server.moved = {"/choose.tsv": "http://wheels.example/choose.tsv"}
@@ -144,6 +181,33 @@ def test_a_system_without_proc_cpuinfo_is_refused(script: Path, address: str, tm
     assert (done.returncode, "no CPU features can be read" in done.stderr) == (12, True), done.stderr
 
 
+@each("script, address", [(SCRIPT, "https://wheels.example"), (SCRIPT.parents[2] / "pull.sh", "ghcr.io/us/x")])
+@each("missing", ["awk", "curl", "sha256sum"])
+def test_a_program_that_is_missing_is_named_and_no_server_blamed(
+    missing: str, script: Path, address: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / script.name / missing
+    for name in {"awk", "curl", "sha256sum"} - {missing}:
+        executable(folder / name, "exit 1")
+    dash = shutil.which("dash") or "/bin/sh"
+    done = subprocess.run(
+        [dash, script, address], capture_output=True, text=True, check=False, env={"PATH": str(folder)}
+    )
+    assert (done.returncode, done.stderr) == (2, f"{script.name}: there is no {missing} here: install it first\n")
+
+
+@each("script", [SCRIPT, SCRIPT.parents[2] / "pull.sh"])
+def test_a_script_that_was_cut_off_on_its_way_to_the_shell_does_nothing(script: Path) -> None:
+    """As `curl | sh` hands it on, whose exit code is that of sh."""
+    lines = script.read_text().splitlines(keepends=True)
+    first = next(number for number, line in enumerate(lines) if line.startswith("{ ")) + 1
+    for end in [first, *range(first + 1, len(lines), 9), len(lines) - 1]:
+        cut = "".join(lines[:end])
+        done = subprocess.run(["dash", "-s", "--", "-h"], input=cut, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, ""), end
+        assert "Syntax error: " in done.stderr, end
+
+
 @each(
     "address",
     ["http://wheels.example", "wheels.example", "http://127.0.0.1.wheels.example", "https://x:word@wheels.example"],
@@ -154,6 +218,16 @@ def test_an_address_without_tls_or_with_a_login_is_refused(address: str, tmp_pat
         done = install(address, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), more=more)
     assert (done.returncode, done.stdout, "word" in done.stderr) == (2, "", False)
     assert proxy.requested == []
+
+
+def test_a_python_of_32_bits_on_a_kernel_of_64_gets_no_wheel(tmp_path: Path) -> None:
+    """As on a Raspberry Pi, where uname says aarch64 for both."""
+    code = "import os, sys; sys.maxsize = (1 << 31) - 1; exec(os.environ['CODE'])"
+    python = executable(tmp_path / "python", f'CODE=$2 exec {sys.executable} -c "{code}"')
+    with serve(Index(row("2.20.0", "avx")).content) as server:
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), python=python)
+    assert (done.returncode, server.requested) == (27, [])
+    assert f"{python} is not the usual 64-bit CPython" in done.stderr
 
 
 @each("given, release", [("2.14", "2.14.1"), ("2.14.1", "2.14.1"), ("2.21.0rc1", "2.21.0rc1"), ("2.2", "")])
@@ -205,6 +279,19 @@ def test_the_wheel_of_another_set_replaces_one_of_the_same_version(tmp_path: Pat
             assert installed(python) == level
     assert "install.sh: not x86-64-v4: this CPU lacks " in done.stderr
     assert not list(tmp_path.glob("tmp.*"))
+
+
+def test_uv_gets_the_python_that_was_asked(tmp_path: Path) -> None:
+    """By a name alone, uv takes that of a .venv in the folder, or one of its own."""
+    pipless = executable(tmp_path / "bin" / "python3", f'[ "$2" != pip ] || exit 1\nexec {sys.executable} "$@"')
+    executable(tmp_path / "bin" / "uv", f'echo "$@" >> {tmp_path}/asked')
+    with serve(Index(row("2.20.0", "avx")).content) as server:
+        more = {"PATH": f"{pipless.parent}:{os.environ['PATH']}"}
+        done = install(server.url, wheels.cpuinfo(tmp_path / "cpuinfo", "avx"), python="python3", more=more)
+    assert done.returncode == 0, done.stderr
+    installed_, checked = (tmp_path / "asked").read_text().splitlines()
+    assert installed_.startswith(f"pip install --python {pipless} ")
+    assert checked == f"pip check --python {pipless}"
 
 
 @pytest.mark.slow

@@ -11,10 +11,12 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import pytest
 
 from tests.commandline import ROOT, executable
+from tests.locales import without_i
 from tests.publish.fake_images import pull_script
 from tests.servers import Handler, serving
 from tfbuild import facts
@@ -144,6 +146,12 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     ]
 
 
+def test_the_locale_makes_no_difference(hostile: type[Hostile], tmp_path: Path) -> None:
+    hostile.index = listed(row("fi", cpuinfo="avx"))
+    done = pull_script(tmp_path, f"{hostile.host}/us/tfbuild", **without_i(tmp_path))
+    assert done.stdout.endswith(f" {PREFIX}fi\n"), done.stderr
+
+
 def test_it_knows_what_the_kernel_calls_by_another_name() -> None:
     """Features that no kernel prints (without `cpuinfo`) keep their names, and fit no host."""
     renamed = {row.name: row.cpuinfo for row in facts.features() if row.cpuinfo not in ("", row.name)}
@@ -221,6 +229,13 @@ def test_what_a_proxy_compressed_is_read_up_to_a_limit(
     hostile.index = index()
     hostile.body = lambda self: gzip.compress(before * b" " + Hostile.body(self))  # type: ignore[method-assign]
     assert pull_script(tmp_path, f"{hostile.host}/us/x").returncode == code
+
+
+def test_a_full_disk_is_not_blamed_on_the_registry(tmp_path: Path) -> None:
+    """curl's code for what it cannot write."""
+    path = executable(tmp_path / "bin" / "curl", "exit 23").parent
+    done = pull_script(tmp_path, "127.0.0.1:1/us/x", PATH=f"{path}:{os.environ['PATH']}")
+    assert (done.returncode, "TMPDIR=" in done.stderr, "does not answer" in done.stderr) == (21, True, False)
 
 
 def test_an_answer_that_says_no_length_is_cut_off(hostile: type[Hostile], tmp_path: Path) -> None:
@@ -311,6 +326,51 @@ def test_a_private_registry_is_read_with_dockers_login(
     assert done.stdout == f"{host}/us/x@{digest} {PREFIX}one\n", done.stderr
     tokens = 3 * ["Bearer issued"] if scheme == "Bearer" else 2 * [f"Basic {LOGIN}"]
     assert hostile.tokens == ["", f"Basic {LOGIN}", *tokens]
+
+
+IDENTITY = "eyJ0.a+b/c-_="
+
+
+@pytest.mark.parametrize("place", ["file", "helper"])
+def test_an_identity_token_buys_a_token(hostile: type[Hostile], place: str, tmp_path: Path) -> None:
+    """As Azure's registry gives one at `docker login`; beside it, the name has an empty password."""
+    hostile.index, host = index(), hostile.host
+    forms: list[dict[str, str]] = []
+    hostile.realm = f"http://{host}/token"
+
+    def sell(self: Hostile) -> None:
+        form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        forms.append({name: " ".join(values) for name, values in form.items()} | {"": self.path})
+        self.say(200, b'{"access_token": "issued"}')
+
+    hostile.do_POST = sell  # type: ignore[attr-defined]
+    env = store_login(tmp_path, host, place)
+    empty = base64.b64encode(b"00000000-0000-0000-0000-000000000000:").decode()
+    if place == "file":
+        auths = {"127.0.0.1:1": {"identitytoken": "another"}, host: {"auth": empty, "identitytoken": IDENTITY}}
+        (tmp_path / "config.json").write_text(json.dumps({"auths": auths}, indent="\t"))
+    else:
+        said = json.dumps({"ServerURL": host, "Username": "<token>", "Secret": IDENTITY})
+        executable(tmp_path / "bin" / "docker-credential-ours", f"echo '{said}'")
+    done = pull_script(tmp_path, f"{host}/us/x", **env)
+    assert done.returncode == 0, done.stderr
+    wanted = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": IDENTITY}
+    assert forms == [wanted | {"service": "here", "scope": "pull", "": "/token"}]
+    assert hostile.tokens == ["", *3 * ["Bearer issued"]]
+
+
+def test_a_curlrc_does_not_change_what_an_answer_is(hostile: type[Hostile], tmp_path: Path) -> None:
+    """Many registries, GHCR too, answer the first request with 401."""
+
+    class TokenServer(Handler):
+        def do_GET(self) -> None:
+            self.say(200, b'{"token": "any"}')
+
+    (tmp_path / ".curlrc").write_text("fail\ninclude\n")
+    with serving(TokenServer) as host:
+        hostile.realm, hostile.index = f"http://{host}/token", index()
+        done = pull_script(tmp_path, f"{hostile.host}/us/x", HOME=str(tmp_path))
+    assert done.stdout.endswith(f" {PREFIX}one\n"), done.stderr
 
 
 def test_no_password_and_no_file_of_the_host_is_sent_to_a_realm(hostile: type[Hostile], tmp_path: Path) -> None:
