@@ -232,6 +232,7 @@ def test_what_the_users_shell_exports_leads_no_package_elsewhere(clone: Path, tm
     (elsewhere / "clone").mkdir()  # for CDPATH
     exported = {"PIP_USER": "yes", "PYTHONPATH": str(elsewhere / "module"), "CDPATH": str(elsewhere)}
     exported |= {name: str(elsewhere / name) for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
-    run("sh", "clone/install.sh", cwd=tmp_path, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path), **exported)
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), **exported}
+    subprocess.run(["sh", "clone/install.sh"], cwd=tmp_path, env=env, check=True)
     assert list(clone.glob(".venv/lib/python*/site-packages/sample.py"))
     assert sorted(path.name for path in elsewhere.iterdir()) == ["clone", "module"]
