@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tests import broken
 from tests.broken import Broken
-from tests.commandline import ROOT, answer, invoke
+from tests.commandline import ROOT, answer, executable, invoke
 from tests.publish.wheels import cpuinfo, files, wheel
 from tests.rows import each
 from tfbuild.errors import UsageError
@@ -144,6 +144,15 @@ def test_the_environment_is_the_named_one_else_the_active_one(venv: Path, monkey
         assert installing.environment(named).interpreter == python
     monkeypatch.delenv("VIRTUAL_ENV")
     assert installing.environment().interpreter == sys.executable
+    monkeypatch.setenv("PATH", f"{venv}/bin")
+    assert installing.environment("python").interpreter == f"{venv}/bin/python", "uv takes a name for any Python"
+
+
+def test_a_python_of_32_bits_is_none_that_wheels_are_for(tmp_path: Path) -> None:
+    """As on a Raspberry Pi, where the kernel has 64."""
+    code = "import os, sys; sys.maxsize = (1 << 31) - 1; exec(os.environ['CODE'])"
+    python = executable(tmp_path / "python", f'CODE=$2 exec {sys.executable} -c "{code}"')
+    assert installing.environment(str(python)).kind == "32-bit cpython"
 
 
 def children(pid: int) -> list[int]:

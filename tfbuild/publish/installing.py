@@ -59,7 +59,8 @@ if sys.prefix == sys.base_prefix and site.ENABLE_USER_SITE:
     folders.insert(0, site.getusersitepackages())
 print(json.dumps({
     "python": "%d.%d" % sys.version_info[:2], "system": sysconfig.get_platform(),
-    "kind": ("free-threaded " if sysconfig.get_config_var("Py_GIL_DISABLED") else "") + sys.implementation.name,
+    "kind": ("32-bit " if sys.maxsize < 1 << 32 else "")
+    + ("free-threaded " if sysconfig.get_config_var("Py_GIL_DISABLED") else "") + sys.implementation.name,
     "glibc": glibc, "site": list(dict.fromkeys(folders)), "pip": importlib.util.find_spec("pip") is not None,
 }))
 """
@@ -102,6 +103,8 @@ def environment(python: str = "") -> PythonEnvironment:
     folder = python if os.path.isdir(python) else active if not python else ""
     interpreter = os.path.join(folder, "bin", "python") if folder else python or sys.executable
     try:
+        # By a name, uv would take any such Python: the one of .venv here.
+        interpreter = shutil.which(interpreter) or interpreter
         command = [interpreter, "-c", PROBE]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True)
         return msgspec.structs.replace(decode(done.stdout, PythonEnvironment), interpreter=interpreter)
