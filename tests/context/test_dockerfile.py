@@ -495,6 +495,19 @@ def test_what_nvidia_smi_prints_beside_an_error_is_no_gpu(tmp_path: Path, shell:
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
 
 
+def test_the_command_gets_variables_whatever_their_names(tmp_path: Path) -> None:
+    """As from Kubernetes; dash drops those that no shell can set (github.com/adoptium/containers, issue 415)."""
+    (tmp_path / "cpuinfo").write_text(machine("rocky9-zen5").cpuinfo())
+    (tmp_path / "start").write_text("echo of the host's\n")
+    script = tmp_path / "entrypoint"
+    script.write_text(entrypoint(image("avx")).replace(CPUINFO, str(tmp_path / "cpuinfo")))
+    script.chmod(0o755)
+    env = {"PATH": os.environ["PATH"], "app.level": "1", "a-b": "2", "BASH_ENV": str(tmp_path / "start")}
+    done = subprocess.run([script, "env"], capture_output=True, text=True, check=True, env=env)
+    assert {"app.level=1", "a-b=2"} <= set(done.stdout.splitlines())
+    assert "of the host's" not in done.stdout, "Apptainer hands its variables on"
+
+
 def test_a_signal_reaches_the_command(tmp_path: Path) -> None:
     guard = Guard(folder=tmp_path, build=image("avx"), cpuinfo=machine("rocky9-zen5").cpuinfo())
     assert guard.run("sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM

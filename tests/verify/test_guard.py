@@ -43,7 +43,7 @@ def test_the_labels_alone_tell_the_entry_point(request_: Request) -> None:
     [
         ("compare avx", "compare sse2 # avx", False),
         ("exit 86", "true", False),
-        ("#!/bin/sh\n", "#!/bin/sh\nexec python; ", False),
+        ("#!/bin/bash -p\n", "#!/bin/bash -p\nexec python; ", False),
         ("set -eu", "set -eu\n\n", False),
         ('exec "$@"\n', 'exec "$@"', False),
         # Only a comment may stand where the command is named that wrote it.
