@@ -158,6 +158,7 @@ def test_a_constant_is_costly_by_its_kind_and_size(kind: str, counts: tuple[int 
     [
         ('{"per_tensor": NaN}', "invalid character"),
         ('{"per_tensor": 1e999}', "out of range"),
+        ('{"per_tensor": 1e13}', "an absurd number: 1"),
         ('{"per_tensor": ' + "9" * 400 + "}", "out of range"),
         ("{}", "missing required field `per_tensor`"),
         ("", "truncated"),

@@ -160,7 +160,7 @@ def started(script: bytes, command: list[str], env: Mapping[str, str], folder: P
     env = {name: value.replace(probe.ROOT, str(folder)) for name, value in env.items()}
     path = f"{folder}:{os.environ['PATH']}"
     done = subprocess.run(
-        ["sh", file, *command], env=env | {"PATH": path}, capture_output=True, text=True, check=False
+        ["bash", "-p", file, *command], env=env | {"PATH": path}, capture_output=True, text=True, check=False
     )  # fmt: skip
     return run(done.stdout, done.stderr, code=done.returncode)
 

@@ -31,6 +31,7 @@ ROOT = "/tfbuild-bench"
 FOLDER = f"{ROOT}/in_container"
 SECONDS = 90
 MOST_LINE = 256 * 1024
+LARGEST_NUMBER = 1e12
 FLOOD_REASON = f"it printed more than {MOST_OUTPUT // 2**20} MiB"
 # Log everything, because TensorFlow's message about instructions is read from the log.
 PROBE_ENV = {"TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -194,12 +195,14 @@ def parse_record(line: str, kind: type[T]) -> T:
     if len(line) > MOST_LINE:
         raise ValueError(f"a line has {len(line)} characters")
     value = decode(line, kind)
-    _refuse_unprintable(msgspec.to_builtins(value))
+    _refuse_absurd(msgspec.to_builtins(value))
     return value
 
 
-def _refuse_unprintable(value: object) -> None:
+def _refuse_absurd(value: object) -> None:
+    if isinstance(value, float | int) and abs(value) > LARGEST_NUMBER:
+        raise ValueError(f"an absurd number: {str(value)[:40]}")
     if isinstance(value, str) and not value.isprintable():
         raise ValueError("a text that is not printable")
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        _refuse_unprintable(item)
+        _refuse_absurd(item)

@@ -74,7 +74,7 @@ class Registry:
         names = self._pages(answer, "tags") if answer.status_code != 404 else []
         return sorted(filter(TAG.fullmatch, map(str, names)))
 
-    def _pages(self, answer: requests.Response, field: str) -> list[Any]:
+    def _pages(self, answer: requests.Response, field: str, **options: Any) -> list[Any]:
         """Return the rows of a list, which begins with this answer. Raises Malformed for an endless one."""
         rows: list[Any] = []
         for _ in range(MOST_PAGES):
@@ -85,7 +85,7 @@ class Registry:
                 break
             if not url:
                 return rows
-            answer = self._request("GET", url)
+            answer = self._request("GET", url, **options)
         raise Malformed(
             f"{self.repository} has more than {MOST_ROWS} {field}, or an endless list of them",
             hint="use a separate repository for tfbuild's images",
@@ -175,7 +175,7 @@ class Registry:
             answer.close()
             self._lists_referrers = False
             return None
-        return descriptors({"manifests": self._pages(answer, "manifests")})
+        return descriptors({"manifests": self._pages(answer, "manifests", headers={"Accept": INDEX})})
 
     # --- writing ---
 
@@ -294,10 +294,12 @@ def _add(registry: Registry, tag: str, row: dict[str, Any]) -> None:
 
 
 def attached_types(registry: Registry, digest: str) -> set[str]:
-    """Return the types of the documents attached to an image."""
+    """Return the types of the documents attached to an image. Raises Malformed if there are too many."""
     rows = registry.referrers(digest)
     if rows is None:
         rows = _rows(registry.manifest(fallback_tag(digest)))
+    if len(rows) > MOST_ROWS:
+        raise Malformed(f"{registry.repository} has more than {MOST_ROWS} referrers of {digest}")
     return set(parallel(partial(_type, registry), rows))
 
 
