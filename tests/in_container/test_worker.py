@@ -170,7 +170,7 @@ def test_a_precision_has_its_error(ask: Ask) -> None:
 
 def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_path: Path) -> None:
     row = experiments.select_experiments(["jpeg"], quick=True)
-    settings = Settings(mode="quick", budget=300, rounds=2)
+    settings = Settings(mode="quick", budget=300, rounds=6)
     command.run("", row, settings, tmp_path, json=True, python=str(Path(python).parents[1]))
     (written,) = tmp_path.glob("bench-tensorflow-2.21.0-*.json")
     report = decode(written.read_bytes(), BenchReport)
@@ -195,7 +195,7 @@ def mine(python: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_a_saved_model_of_the_user_s_own_is_measured(mine: str, python: str, tmp_path: Path) -> None:
-    chosen = command.with_saved_model(Settings(mode="budget", budget=600, rounds=2), [mine], ["x=1,16,64"], "")
+    chosen = command.with_saved_model(Settings(mode="budget", budget=600, rounds=6), [mine], ["x=1,16,64"], "")
     rows = command.rows_of(["batchsize"], chosen, [mine], "")
     command.run("", rows, chosen, tmp_path, json=True, name="mine", python=python)
     (sweep,) = decode((tmp_path / "mine.json").read_bytes(), BenchReport).experiments
