@@ -8,7 +8,7 @@ import ctypes
 import re
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -194,15 +194,25 @@ def _encoding(code: bytes, at: int) -> tuple[str, str]:
 def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]:
     """Return the features of an instruction; its mnemonic may have a prefix in front ("lock cmpxchg16b")."""
     name = name.split()[-1]
-    needed: set[str] = set()
-    for row in table().x86:
-        fits = row.encoding in ("", encoding) and row.width in ("", width)
-        fits = fits and row.operands in ("", "memory" if memory else "register")
-        if fits and re.fullmatch(row.names, name):
-            needed.add(row.feature)
-            if not row.adds:
-                break
+    needed = _first(
+        row
+        for row in table().x86
+        if row.encoding in ("", encoding)
+        and row.width in ("", width)
+        and row.operands in ("", "memory" if memory else "register")
+        and re.fullmatch(row.names, name)
+    )
     return frozenset(needed | _of_encoding(encoding, width, needed, name)) or NO_FEATURES
+
+
+def _first(matches: Iterable[Named | Word]) -> set[str]:
+    """Return the feature of the first match without `adds`, and those of the matches before it."""
+    needed: set[str] = set()
+    for row in matches:
+        needed.add(row.feature)
+        if not row.adds:
+            break
+    return needed
 
 
 def _of_encoding(encoding: str, width: str, needed: set[str], name: str = "") -> set[str]:
@@ -286,10 +296,4 @@ def _words(code: bytes) -> Iterator[frozenset[str] | None]:
 
 @lru_cache(maxsize=1 << 16)
 def _word(word: int) -> frozenset[str]:
-    needed: set[str] = set()
-    for row in table().arm:
-        if word & row.mask == row.value:
-            needed.add(row.feature)
-            if not row.adds:
-                break
-    return frozenset(needed)
+    return frozenset(_first(row for row in table().arm if word & row.mask == row.value))
