@@ -42,7 +42,7 @@ case $name in
         ;;
 esac
 part='[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*'
-printf '%s\n' "$path" | grep -Eqx "$part(/$part)*" || die "$repository is not a repository in a registry" 2
+printf '%s\n' "$repository" | grep -Eqx "[^/]+(/$part)+" || die "$repository is not a repository in a registry" 2
 case $(uname -m) in
     x86_64) platform=linux/amd64 ;;
     aarch64) platform=linux/arm64 ;;
@@ -172,7 +172,7 @@ if [ "$status" = 401 ]; then
 fi
 case $status in
     200) ;;
-    401 | 403) die "$host denies access to $repository:$tag (it answers $status): docker login $host" 26 ;;
+    401 | 403) die "$host denies access to $repository:$tag (it answers $status): docker login $host, or check the name" 26 ;;
     404) die "$repository has no $tag (the registry answers 404)" 27 ;;
     *) die "$host answers $status for $repository:$tag" 26 ;;
 esac

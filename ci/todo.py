@@ -53,7 +53,7 @@ def main() -> None:
         jobs = {name: job for name, job in document.items() if job["variables"] in kept}
         # GitLab takes a pipeline without jobs for an error, GitHub a matrix without rows.
         pipeline = {"include": include, **jobs} if jobs else {"unchanged": {"script": ["echo nothing to build"]}}
-        print(json.dumps(pipeline, indent=2))
+        print(json.dumps(pipeline, indent=2, ensure_ascii=False))
     else:
         rows = left(include)
         print(json.dumps({"include": rows}, separators=(",", ":")) if rows else "")

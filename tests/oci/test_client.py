@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 
 import pytest
 
@@ -279,19 +280,21 @@ def test_a_proxy_that_fails_is_named(variable: str, address: str, monkeypatch: p
     assert "s3cret" not in str(refusal.value)
 
 
-def test_a_token_is_sent_to_its_registry_only(fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ours", ["registry.example", "registry.example:443"])
+def test_a_token_is_sent_to_its_registry_only(ours: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upload may go to another host, which is none of the token's business."""
-    registry = connect(fake)
-    connection = registry._request.__self__  # type: ignore[attr-defined]
+    connection, sent = transport.Connection(Repository.parse(f"{ours}/us/x")), list[bool]()
     connection._authorization = "Bearer secret"
-    host: str = fake.host
-    for url, sent in (
-        ("manifests/x", "Bearer secret"),
-        (f"http://{host}/elsewhere", "Bearer secret"),
-        (f"http://localhost:{host.rpartition(':')[2]}/v2/us/x/manifests/x", ""),
-    ):
-        connection.request("GET", url, accept=(404,))
-        assert fake.authorizations[-1] == sent
+
+    def request(*_: object, headers: Mapping[str, str], **__: object) -> SimpleNamespace:
+        sent.append("Authorization" in headers)
+        return SimpleNamespace(status_code=200)
+
+    monkeypatch.setattr(connection._session, "request", request)
+    own = ("manifests/x", "https://registry.example/u?x", "https://registry.example:443/u", "https://Registry.example/")
+    for url in (*own, "https://registry.example:5000/u", "https://other.example/u", "http://registry.example/u"):
+        connection.request("GET", url)
+    assert sent == [True] * 4 + [False] * 3
 
 
 # --- manifests --------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ HUB = "https://registry-1.docker.io/v2"
         ("python:3.11-slim-bookworm", f"{HUB}/library/python/", "3.11-slim-bookworm"),
         ("python", f"{HUB}/library/python/", "latest"),
         ("docker.io/library/python:3", f"{HUB}/library/python/", "3"),
+        ("docker.io/python:3", f"{HUB}/library/python/", "3"),
         ("ghcr.io/us/python:3", "https://ghcr.io/v2/us/python/", "3"),
         ("127.0.0.1:5000/python", "http://127.0.0.1:5000/v2/python/", "latest"),
         ("localhost/us/python:3", "http://localhost/v2/us/python/", "3"),

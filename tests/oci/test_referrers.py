@@ -28,7 +28,7 @@ def registry(request: pytest.FixtureRequest, fake: type[FakeRegistry]) -> Regist
 
 def test_what_is_attached_is_found(registry: Registry, fake: type[FakeRegistry]) -> None:
     assert client.attached_types(registry, SUBJECT.digest) == set()
-    client.attach(registry, *BILL)
+    bill = client.attach(registry, *BILL)
     assert not client.complete(registry, SUBJECT.digest), "one of two"
     client.attach(registry, *ATTESTATION)
     assert client.complete(registry, SUBJECT.digest)
@@ -37,6 +37,9 @@ def test_what_is_attached_is_found(registry: Registry, fake: type[FakeRegistry])
     client.attach(registry, *BILL)
     assert fake.content.get(TAG) == before
     assert registry.blob(digest_of(b"bill"), "bill") == b"bill"
+    # What a clean-up of untagged manifests deletes stays in the index under the tag.
+    del fake.content[f"manifests/{bill}"]
+    assert client.complete(registry, SUBJECT.digest) == (before is None)
 
 
 def test_the_manifest_is_the_specifications(registry: Registry) -> None:

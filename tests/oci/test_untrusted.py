@@ -54,7 +54,7 @@ def test_credentials_are_not_sent_unencrypted(fake: type[FakeRegistry], realm: s
 @pytest.mark.parametrize(
     ("status", "message", "hint"),
     [
-        (401, "", "; the stored login may have expired"),
+        (401, "", "; the stored login may have expired, or there may be no such repository"),
         (403, "", " as a user with the permission"),
         (403, "adding 1 GiB will exceed the configured upper limit of 1 GiB", "make room there"),
         (429, "Quota exceeded for requests per minute", "too many requests"),

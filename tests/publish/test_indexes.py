@@ -68,7 +68,7 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
     fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = image(fake, "2.20.0")
-    put, writes = Registry.put, list[str]()
+    put, writes, waited = Registry.put, list[str](), list[float]()
 
     def overwritten(times: int) -> Callable[[Registry, str, bytes, str], bool]:
         def write(self: Registry, reference: str, content: bytes, media_type: str) -> bool:
@@ -77,9 +77,11 @@ def test_indexes_that_others_keep_overwriting_are_given_up(
 
         return write
 
+    monkeypatch.setattr("time.sleep", waited.append)
     monkeypatch.setattr(Registry, "put", overwritten(12))
     assert gather(fake, name) == INDEXES
     assert len(writes) == 5 * 3
+    assert waited == [0, *client.LATE], "GHCR shows an index some seconds late"
     writes.clear()
     del fake.content["manifests/latest-mkl"]
     monkeypatch.setattr(Registry, "put", overwritten(1000))

@@ -90,13 +90,12 @@ def test_plain_http_is_only_used_for_loopback_addresses(
     assert handler.requests[:1] == ([first_request] if first_request else [])  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("path", ["us//base", "us/./base", "us/x/../base", "us/", "us/Base", "us/x:tag"])
-def test_what_is_no_repository_in_a_registry_is_refused(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["", "/us//base", "/us/./base", "/us/x/../base", "/us/", "/us/Base", "/us/x:tag"])
+def test_what_is_no_repository_in_a_registry_is_refused(path: str) -> None:
     """curl would ask for another one."""
-    done = subprocess.run(
-        ["dash", ROOT / "pull.sh", f"127.0.0.1:1/{path}"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (2, f"pull.sh: 127.0.0.1:1/{path} is not a repository in a registry\n")
+    name = f"localhost{path}"
+    done = subprocess.run(["dash", ROOT / "pull.sh", name], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, f"pull.sh: {name} is not a repository in a registry\n")
 
 
 # Manifests and configurations by their digests.

@@ -162,6 +162,21 @@ def test_pushing_again_uploads_nothing_and_makes_the_same_attestations(host: Hos
     assert len(host.pushed) == 2
 
 
+def test_a_push_may_make_the_repository(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quay hides one that does not exist from a login that may only make it."""
+    read, begin = host.fake.do_GET, host.fake.do_POST
+
+    def make(self: FakeRegistry) -> None:
+        monkeypatch.setattr(host.fake, "do_GET", read)
+        begin(self)
+
+    monkeypatch.setattr(host.fake, "do_POST", make)
+    for act in (partial(pushing.access, connect(host.fake), host.identifier), partial(push, host, tmp_path)):
+        monkeypatch.setattr(host.fake, "do_GET", lambda self: self.answer(401, "text/plain", b""))
+        act()
+    assert len(host.pushed) == 1
+
+
 def test_an_image_is_signed_before_anything_offers_it(host: Host, tmp_path: Path, cosign: Path) -> None:
     (cosign / "code").write_text("1")
     with pytest.raises(TfbuildError, match="cosign did not sign"):
@@ -248,7 +263,8 @@ def test_computing_the_indexes_of_an_image_writes_nothing_else(host: Host, tmp_p
     assert finished == replace(done, uploaded=False, sbom=None, provenance=None, signed=None)
     assert writes(host.fake) == ["PUT /v2/us/x/manifests/latest-mkl"]
     attach(host.fake, done.digest)
-    for tag in INDEXES:
-        del host.fake.content[f"manifests/{tag}"]
-    with pytest.raises(Unfinished, match="has no SBOM or no provenance"):
-        pushing.finish(registry, host.identifier, print)
+    for tags in ((), INDEXES):  # the indexes still offer it, and have to be computed
+        for tag in tags:
+            del host.fake.content[f"manifests/{tag}"]
+        with pytest.raises(Unfinished, match="has no SBOM or no provenance"):
+            pushing.finish(connect(host.fake), host.identifier, print)

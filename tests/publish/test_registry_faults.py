@@ -197,7 +197,7 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
         token_server(page(429)), {"pull": (26, "the token server of"), "pull.sh": (26, "the token server of")}
     ),
     "a token server that refuses": (
-        token_server(page(403)), {"pull": (26, "us/x answers 401"), "pull.sh": (26, "denies access")}
+        token_server(page(403)), {"pull": (26, "no such repository"), "pull.sh": (26, ", or check the name")}
     ),
     "a token server's page": (
         token_server(page()), {"pull": (26, "the token is not JSON"), "pull.sh": (26, "sends no token")}

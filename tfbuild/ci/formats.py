@@ -100,7 +100,7 @@ def _gitlab(rows: Sequence[Row], folder: Path) -> str:
         # GitLab expands $NAME in the values of variables and in tags; $$ is a dollar sign.
         variables = {"TFBUILD_ID": build.id, "TFBUILD_OPTIONS": _options(build).replace("$", "$$")}
         jobs[build.id] = {"extends": GITLAB_JOB, "tags": [label.replace("$", "$$")], "variables": variables}
-    return json.dumps(jobs) + "\n"
+    return json.dumps(jobs, ensure_ascii=False) + "\n"  # YAML has no halves of surrogate pairs
 
 
 def _bake(rows: Sequence[Row], folder: Path) -> str:

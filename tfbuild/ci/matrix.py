@@ -104,6 +104,7 @@ def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
         except TfbuildError as error:
             if request.builds:
                 error.reason = f"build {request.builds.index(combination) + 1} of the list: {error.reason}"
+            if request.builds or isinstance(error, UsageError):
                 raise
             refused[error.reason] += 1
         else:

@@ -297,7 +297,8 @@ def attached_types(registry: Registry, digest: str) -> set[str]:
     """Return the types of the documents attached to an image. Raises Malformed if there are too many."""
     rows = registry.referrers(digest)
     if rows is None:
-        rows = _rows(registry.manifest(fallback_tag(digest)))
+        # Their digests alone: this index still names what a clean-up of untagged manifests deleted.
+        rows = [{"digest": row.get("digest")} for row in _rows(registry.manifest(fallback_tag(digest)))]
     if len(rows) > MOST_ROWS:
         raise Malformed(f"{registry.repository} has more than {MOST_ROWS} referrers of {digest}")
     return set(parallel(partial(_type, registry), rows))

@@ -51,7 +51,7 @@ def parse_image(name: str) -> tuple[Repository, str]:
 
     Raises UsageError if it is not a valid name with a tag.
     """
-    path, tag = split_tag(name)
+    path, tag = split_tag(familiar(name))
     first, slash, _ = path.partition("/")
     if not slash:
         path = f"{DOCKER_HUB}/library/{path}"

@@ -261,13 +261,13 @@ class Connection:
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, *, follow: bool
     ) -> requests.Response:
-        own = urlsplit(url)[:2] == urlsplit(self.repository.url)[:2]  # scheme and host
-        authorization = {"Authorization": self._authorization} if self._authorization and own else {}
         with reaching(self.repository.host):
+            # Behind nginx, Artifactory names itself with its port: https://HOST:443.
+            own = self._authorization and not self._session.should_strip_auth(self.repository.url, url)
             return self._session.request(
                 method,
                 url,
-                headers={**headers, **authorization},
+                headers={**headers, **({"Authorization": self._authorization} if own else {})},
                 data=data,
                 timeout=SECONDS,
                 stream=True,
@@ -356,7 +356,7 @@ IMMUTABLE = (
 # ECR and Google's Artifact Registry.
 UNKNOWN_NAME = "check that the repository exists, and its name: some registries do not create one on the first push"
 HINTS = {
-    401: "docker login {host}; the stored login may have expired",
+    401: "docker login {host}; the stored login may have expired, or there may be no such repository",
     403: "these credentials do not allow that: docker login {host} as a user with the permission",
     404: UNKNOWN_NAME,
     413: FULL,

@@ -10,6 +10,7 @@ slowest come first and have no `platform.variant`, because Docker 20.10 passes o
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -214,8 +215,7 @@ def refuse_yanked(registry: Registry, identifier: str) -> None:
 
 
 # A push writes the indexes, lists the tags once more, and repeats if they give others: so the last of several pushes at
-# once repairs what the others overwrote.
-ROUNDS = 5
+# once repairs what the others overwrote. It waits before (client.LATE), as GHCR may show the indexes of before.
 Note = Callable[[str], object]
 
 
@@ -225,7 +225,8 @@ def update(registry: Registry, release: str, target: str, note: Note) -> dict[st
     Damaged images are left out, and reported to `note`. Raises RegistryRefused if others keep changing them.
     """
     damage: set[str] = set()
-    for left in reversed(range(ROUNDS + 1)):
+    for left, seconds in enumerate((0, *client.LATE), -len(client.LATE)):
+        time.sleep(seconds)
         wanted, stale = state(registry, release, target, damage.add)
         if not stale:
             for line in sorted(damage):

@@ -64,6 +64,8 @@ def _prepare(
     ref = f"{registry.repository}:{identifier}"
     if indexes.of_labels(local.labels, local.created, f"sha256:{'0' * 64}") is None:
         raise RegistryRefused(f"the labels of {image} are invalid", hint="build it again with this tfbuild")
+    # Before anything is read: Quay makes a repository when a push begins, and answers 401 before (helm/helm#32144).
+    registry.refuse_unless_writable()
     indexes.refuse_yanked(registry, identifier)
     there = registry.manifest(identifier)
     same = there if there is not None and local.id in there.ids else None
@@ -150,7 +152,7 @@ def offer(registry: Registry, identifier: str, digest: str, note: indexes.Note) 
 
 
 def finish(registry: Registry, image: str, note: indexes.Note) -> Pushed:
-    """Compute the indexes of an image's release. Raises UnknownImage, Yanked or Unfinished if none offers the image."""
+    """Compute the indexes of an image's release. Raises UnknownImage or Yanked, and Unfinished if it is not whole."""
     identifier = tag_of(registry, image)
     digest = registry.digest(identifier)
     try:
@@ -160,7 +162,15 @@ def finish(registry: Registry, image: str, note: indexes.Note) -> Pushed:
             raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes") from None
         indexes.refuse_yanked(registry, identifier)
         raise
+    # The indexes keep an image whose documents somebody deleted.
+    _refuse_incomplete(registry, identifier, digest)
     return Pushed(ref=f"{registry.repository}:{identifier}", digest=digest, moved=tuple(moved))
+
+
+def _refuse_incomplete(registry: Registry, identifier: str, digest: str) -> None:
+    if not client.complete(registry, digest):
+        why = "its push did not finish, or somebody deleted them"
+        raise Unfinished(f"{identifier} has no SBOM or no provenance: {why}", hint="push it again")
 
 
 def yank(registry: Registry, image: str, reason: str, note: indexes.Note) -> str:
@@ -180,8 +190,8 @@ def access(registry: Registry, image: str) -> tuple[str, str]:
     The image need not exist yet. Raises RegistryRefused if pushing is not allowed, Yanked for one that was yanked.
     """
     identifier = tag_of(registry, image)
-    indexes.refuse_yanked(registry, identifier)
     registry.refuse_unless_writable()
+    indexes.refuse_yanked(registry, identifier)
     return f"{registry.repository}:{identifier}", registry.digest(identifier)
 
 
@@ -318,8 +328,7 @@ def refuse_unfinished(registry: Registry, published: PublishedImage, base: Publi
             f"{identifier} should be rebuilt: its base {base.name} was {base.digest} and is now {base.now}",
             hint=f"build it again with {rebuild_options(published)}, and push it with --force",
         )
-    if not client.complete(registry, published.manifest.digest):
-        raise Unfinished(f"{identifier} has no SBOM or no provenance: its push did not finish", hint="push it again")
+    _refuse_incomplete(registry, identifier, published.manifest.digest)
     image = published.image
     if tags := indexes.state(registry, image.release, image.target, lambda _: None)[1]:
         raise Unfinished(
