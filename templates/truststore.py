@@ -30,4 +30,5 @@ def keystore(pem: str) -> bytes:
 
 if __name__ == "__main__":
     source, target = sys.argv[1:]
-    Path(target).write_bytes(keystore(Path(source).read_text(encoding="utf-8")))
+    # Between certificates there may be names in any encoding.
+    Path(target).write_bytes(keystore(Path(source).read_text(encoding="utf-8", errors="replace")))

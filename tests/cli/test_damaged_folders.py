@@ -66,7 +66,7 @@ def test_a_folder_of_somebody_else_is_named_before_anything_starts(place: str, h
         make(here)
 
 
-@pytest.mark.parametrize("thing", ["half", "other", "folder", "link", "foreign link"])
+@pytest.mark.parametrize("thing", ["half", "link", "foreign link"])
 def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, outside: Path) -> None:
     context = here / "build" / build().id / "context"
     assert str(context.relative_to(here)) in invoke("dockerfile", *OPTIONS, cwd=here).stdout
@@ -82,10 +82,8 @@ def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, ou
     else:
         content = scripts.read_bytes()
         scripts.unlink()
-        if thing in ("half", "other"):
-            scripts.write_bytes(content[:10] if thing == "half" else b"rm -rf /\n")
-        elif thing == "folder":
-            scripts.mkdir()
+        if thing == "half":
+            scripts.write_bytes(content[:10])
         else:
             scripts.symlink_to(outside)
     invoke("dockerfile", *OPTIONS, cwd=here)

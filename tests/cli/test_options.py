@@ -25,6 +25,7 @@ from tfbuild.plan import Build, Request, RunRequest, source
 from tfbuild.util import options
 from tfbuild.util.options import declared
 from tfbuild.verify import labelled_build
+from tfbuild.verify.checks import configuration
 
 USUAL: Mapping[str, Any] = {
     "target": "mkl", "release": "2.20.0", "cpu": "x86-64-v3", "compiler": "clang-18", "platform": "linux/amd64",
@@ -189,11 +190,12 @@ def test_a_neutral_option_changes_no_file_and_any_other_one_the_identifier(name:
 
 
 @each("name", OPTIONS)
-def test_an_image_s_environment_is_all_that_its_labels_give_again(name: str) -> None:
+def test_an_image_s_labels_agree_and_give_its_whole_environment_again(name: str) -> None:
     """Verification compares an image with what its labels give: a variable beside that would fail each image."""
     for build in pair(name):
-        wanted = dockerfile.environment(build)
-        labelled = labelled_build("x", labels_of(build), build.platform.partition("/")[2])
+        wanted, labels = dockerfile.environment(build), labels_of(build)
+        labelled = labelled_build("x", labels, build.platform.partition("/")[2])
+        assert [*configuration.contradictions(labels, labelled)] == []
         assert dockerfile.environment(labelled) == wanted
         stage = dockerfile.files(build)["Dockerfile"].rpartition("\nFROM ")[2]
         assert stage.count("\nENV ") == 1

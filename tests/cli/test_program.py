@@ -72,6 +72,7 @@ def test_options_of_invoke_are_none_of_tfbuild_except_where_it_finds_tasks_py() 
 # A command line of a shell with {} for the command; how it ends, and what it says.
 STRANGE = (
     ("{} --version | true", 141, ""),
+    ("{} plan --release 2.20.0 --cpu avx | true", 141, ""),
     ("{} --print-completion-script bash | true", 141, ""),
     ("{} --version >/dev/full", 21, "error: cannot write to "),
     ("{} --complete >/dev/full", 21, "error: cannot write to "),

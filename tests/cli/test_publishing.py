@@ -25,8 +25,10 @@ from tests.publish.fake_images import image as published_image
 from tests.rows import each
 from tests.servers import running, serving
 from tfbuild.cli.options import registry_of
+from tfbuild.cpu import parse
 from tfbuild.errors import Stale, Unfinished, UsageError, Yanked
 from tfbuild.oci.manifests import digest_of
+from tfbuild.pipeline.maker import Maker
 from tfbuild.publish import sbom
 
 LABELS = labels_of_plan("2.20.0", "x86-64-v3")
@@ -211,6 +213,7 @@ def test_an_engine_elsewhere_is_planned_for(engine: type[FakeEngine], monkeypatc
     with serving(engine) as host:
         monkeypatch.setenv("DOCKER_HOST", f"tcp://{host}")
         (planned,) = document("build", "--dry-run", "--cpu", "armv8.2-a")
-        (official,) = document("build", "--dry-run", "--wheel", "official")
+        monkeypatch.setattr(Maker, "cpu", lambda _: parse(machine("rhel8-neoverse_v1").cpuinfo()))
+        (official,) = document("build", "--dry-run", "--wheel", "official", "--cpu", "host")
     assert (planned["platform"], planned["instruction_set"]) == ("linux/arm64", "armv8.2-a")
     assert official["platform"] == "linux/arm64"

@@ -262,23 +262,16 @@ def test_each_step_that_installs_packages_into_the_image_takes_setuid_away(tmp_p
     ] == []
 
 
-def test_a_build_from_source_has_its_flags_in_bazelrc_and_generic_ones_for_the_host() -> None:
-    lines = dockerfile.files(from_source(bazel_flags=("--jobs=4",)))["bazelrc"].splitlines()
-    assert [line for line in lines if not line.startswith("#")] == [
-        "build --config=mkl_threadpool",
-        "build --compilation_mode=opt",
-        "build --copt=-march=x86-64-v3",
-        "build --host_copt=-march=x86-64",
-        "build --remote_default_exec_properties=cache-silo-key=2.21.0-@BUILDER@",
-        "build --jobs=4",
-    ]
+def test_a_user_s_flags_are_the_last_and_the_compile_names_its_builder() -> None:
+    bazelrc = dockerfile.files(from_source(bazel_flags=("--jobs=4",)))["bazelrc"]
+    assert bazelrc.endswith("cache-silo-key=2.21.0-@BUILDER@\nbuild --jobs=4\n")
     assert "s/@BUILDER@/$builder/" in (dockerfile.TEMPLATES / "compile.sh").read_text()
 
 
 def test_a_trust_store_holds_every_certificate_once(tmp_path: Path) -> None:
     """Read back by the format's own rules; that Java takes it was tried with keytool 17."""
     pems = (machine_made("a"), machine_made("b"))
-    (tmp_path / "in.pem").write_text("# a comment\n" + "".join(pems) + pems[0])
+    (tmp_path / "in.pem").write_text("# Gr\xfc\xdfe\n" + "".join(pems) + pems[0], encoding="latin-1")
     script = dockerfile.TEMPLATES / "truststore.py"
     subprocess.run([sys.executable, script, tmp_path / "in.pem", tmp_path / "out.jks"], check=True)
     written = (tmp_path / "out.jks").read_bytes()

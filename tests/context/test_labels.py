@@ -88,6 +88,13 @@ def test_a_plan_has_no_path_of_this_machine_and_a_size(tmp_path: Path) -> None:
         labels_of(plan.select(long, None))
 
 
+def test_the_current_folder_has_its_name_in_the_command_and_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[1] / "data" / "double")
+    own = plan.select(Request(release="2.20.0", cpu="x86-64-v3", platform="linux/amd64", source="."), None)
+    assert dockerfile.command(own).endswith(" --source double")
+    assert '"path":"double"' in labels_of(own)["io.tfbuild.plan"]
+
+
 ODD = ("", "{", "[]", "1", "[" * 9_999, '{"wheel": 1, "copts": {}}', '{"compiler": ["\\ud800"]}', "9" * 99_999)
 
 

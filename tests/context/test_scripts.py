@@ -203,7 +203,7 @@ def toolchain(tmp_path: Path) -> Path:
     pip = 'case $1 in freeze) echo numpy==1 ;; install) echo "$@" > ROOT/pip ;; esac'
     program(
         tmp_path, "python9",
-        f"mkdir -p \"$3/bin\"; printf '%s\\n' '#!/bin/sh' '{pip}' > \"$3/bin/pip\"; chmod 755 \"$3/bin/pip\"",
+        f"mkdir -p \"$4/bin\"; printf '%s\\n' '#!/bin/sh' '{pip}' > \"$4/bin/pip\"; chmod 755 \"$4/bin/pip\"",
     )  # fmt: skip
     program(tmp_path, "dpkg-query", "cat ROOT/packages")
     return tmp_path

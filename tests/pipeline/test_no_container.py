@@ -91,10 +91,13 @@ def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, obj
 def test_an_engine_in_a_file_of_options_is_for_images(
     empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tfbuild.toml").write_text('engine = "a-context"\n')
+    (tmp_path / "tfbuild.toml").write_text('engine = "a-context"\nbase = "python:3.11-slim-bookworm"\n')
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Unsupported, match="this machine lacks what the compile needs"):
+    with pytest.raises(Unsupported, match="this machine lacks what the compile needs") as error:
         VERBS["wheel"].run({"no_container": True})
+    assert "python3.11" not in error.value.reason, "the base's Python is none of this machine's"
+    with pytest.raises(UsageError, match="--base cannot be combined with --no-container"):
+        VERBS["plan"].run({"no_container": True, "base": "debian:12"})
 
 
 def test_another_kernel_than_linux_and_another_libc_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,10 +160,12 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     for script in ("echo 3.12.1 /usr/bin/python3.12", "echo 3.11.2 /usr/bin/python3.11; exit 1"):
         program(empty_path, "python3.11", script)
         assert machines.interpreter("3.11") is None
-    program(empty_path, f"python{PYTHON}", f'exec {sys.executable} "$@"')
+    (link := empty_path / "a b").symlink_to(sys.executable)
+    program(empty_path, f"python{PYTHON}", f'exec "{link}" "$@"')
     (empty_path / "sysconfig.py").write_text("raise SystemExit(1)")
     monkeypatch.chdir(empty_path)
-    assert machines.interpreter(PYTHON) is not None
+    assert (own := machines.interpreter(PYTHON)) is not None
+    assert own.path == str(link)
 
 
 @pytest.fixture
@@ -271,6 +276,16 @@ def test_each_step_gets_its_words_and_of_an_earlier_run_bazel_s_own_files_stay(h
     run(dataclasses.replace(host, build=archive), no_cache=True)
     assert (host.root.parent / "called").read_text().splitlines()[4] == "source archive"
     assert [path for path in kept if path.exists()] == kept[1:]
+
+
+def test_a_module_in_the_current_folder_does_not_make_the_builder_s_environment(tmp_path: Path) -> None:
+    python = executable(tmp_path / "mnt/python", f'exec {sys.executable} "$@" --help')
+    for name in ("mnt/network.sh", "venv.py"):
+        (tmp_path / name).touch()
+    command = ["sh", dockerfile.TEMPLATES / "toolchain.sh", "bazel", python, *"1234"]
+    env = {**os.environ, "TFBUILD_ROOT": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("usage: venv ")
 
 
 def test_folders_that_bazel_made_read_only_are_removed_by_anybody(host: LocalBuilder) -> None:
@@ -390,20 +405,26 @@ def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
     assert {folder.split("/")[1] for folder in folders[2:]} <= {"usr", "bin", "sbin"}
 
 
+(LIMITED,) = re.findall(r"timeout .*(?= bazelisk)", (dockerfile.TEMPLATES / "toolchain.sh").read_text())
+
+
 @each(
     "script, error, message",
     [
         ("echo clang crashed; exit 3", BuildFailed, "the wheel could not be compiled\n  clang crashed"),
         ("echo write: No space left on device; exit 1", DiskFull, "the compile ran out of disk space"),
-        ("sleep 600", TimeoutError, ""),
+        # As the script that waits for Bazel's download.
+        (f"{LIMITED} sleep 200; true", TimeoutError, ""),
     ],
 )
 def test_a_step_that_fails_says_why(script: str, error: type[Exception], message: str, host: LocalBuilder) -> None:
     (context_of(host) / "scripts/compile.sh").write_text(script)
     log = host.root.parent / "log"
     settings = BuildSettings(log=log, progress=Progress(io.StringIO()), seconds=2 if error is TimeoutError else 60)
+    began = time.monotonic()
     with pytest.raises(error) as raised:
         host.make(context_of(host), dataclasses.replace(settings, output=host.root.parent / "output"))
+    assert time.monotonic() - began < 150, "nothing of it runs on"
     if isinstance(raised.value, TfbuildError):
         assert raised.value.reason.startswith(message)
         assert raised.value.hint.endswith(f"the full log: {log}")

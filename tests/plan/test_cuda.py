@@ -177,6 +177,8 @@ def test_what_is_no_version_is_a_usage_error(option: str, bad: str) -> None:
         ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
         ({"bazel_flag": ("--repo_env=LOCAL_CUDA_PATH=/usr/local/cuda-12.6",)}, "--cuda chooses it"),
         ({"configure": ("LOCAL_CUDA_PATH=/usr/local/cuda-12.6",)}, "--cuda chooses it"),
+        ({"configure": ("HERMETIC_CUDA_VERSION=12.8.1",)}, "--cuda chooses it"),
+        ({"bazel_flag": ("--repo_env=HERMETIC_CUDNN_VERSION=9.8.0",)}, "--cudnn chooses it"),
         ({"configure": ("CC=clang",)}, "--compiler chooses it"),
         ({"configure": ("PYTHON_BIN_PATH=/usr/bin/python3.12",)}, "--python chooses it"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from tfbuild.errors import UsageError
 from tfbuild.plan import RunRequest, remote_cache
 from tfbuild.plan.remote_cache import Remote
-from tfbuild.util.options import given_to_compile, refuse_invalid
+from tfbuild.util.options import refuse_invalid
 
 # Short names of options here; the others have `remote-` in front.
 NAMES = {"properties": "property", "certificate": "client_cert", "key": "client_key"}
@@ -88,6 +88,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--remote-instance main"),
         ({"executor": "grpc://h", "fallback": "No"}, "'No' is not yes or no", "--remote-fallback no"),
         ({"cache": "grpc://me@h"}, "is not a valid address", "grpcs://HOST"),
+        ({"cache": "oci://ghcr.io/us/cache"}, "takes no image in a registry", "--no-container"),
         ({"cache": "grpc://h", "properties": ("x",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("a='b'",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "remote-client-cert /no is not a PEM", "BEGIN"),
@@ -151,14 +152,3 @@ def test_an_executor_that_fails_leaves_the_work_to_this_machine_in_every_bazel()
         "--spawn_strategy=remote,local", "--strategy=Genrule=remote,local", "--remote_instance_name=main",
         "--remote_default_exec_properties='container-image=docker://x@sha256:1'",
     ]  # fmt: skip
-
-
-def test_an_image_in_a_registry_is_no_cache() -> None:
-    with pytest.raises(UsageError, match="takes no image in a registry") as refused:
-        remote_cache.named_remote(RunRequest(remote_cache="oci://ghcr.io/us/cache"))
-    assert "--no-container" in refused.value.hint
-
-
-def test_what_only_a_compile_uses_is_told_where_nothing_is_compiled() -> None:
-    given = RunRequest(jobs="2", time_limit="1h", need_disk="9", remote_cache="grpc://h", no_cache=True)
-    assert given_to_compile(given) == ["--jobs", "--time-limit", "--remote-cache"]

@@ -68,6 +68,9 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (Unsupported, {"target": "cuda", "base": "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04"},
          "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04 has cuDNN 9, and the plan cuDNN 8.7",
          "--base with cuDNN 8.7"),
+        (Unsupported, {"target": "cuda", "wheel": "official", "cpu": "",
+                       "base": "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04"},
+         "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04 has CUDA 12, and the plan CUDA 11.8", "--base with CUDA 11.8"),
         (UsageError, {"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
          "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",
          "leave it out, or leave out --wheel"),
@@ -208,6 +211,8 @@ def test_a_base_without_a_debian_of_its_python_is_found_unless_it_is_to_be_boots
         # GCC 12 is known to fail: the compiler of a container is asked for, for a Python that is there.
         ("2.21.0", "", {"gcc-12"}, {"3.11"}, ("clang-18", "3.11")),
         ("2.21.0", "", {"gcc-12"}, {"3.9"}, ("clang-18", "3.13")),
+        # No base has them.
+        ("2.21.0", "", {"clang-20", "gcc-15"}, {"3.13"}, ("clang-20", "3.13")),
         ("2.21.0", "", set(), set(), ("clang-18", "3.13")),
         ("2.21.0", "clang-19", {"clang-16"}, {"3.12"}, ("clang-19", "3.12")),
     ],

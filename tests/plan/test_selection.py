@@ -99,13 +99,9 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         "+notes": "not certain: whether there is a Bazel 6.99.0 that builds TensorFlow 2.19.0, whose own is 6.5.0",
     }),
     # Pywrap rules, as the official builds ask for them, but for CUDA of 2.19.
-    ({"release": "2.18.0", "target": "cpu", **V3}, {"-bazel_flags": PYWRAP}),
-    ({"release": "2.19.1", "target": "cpu", **V3}, {"+bazel_flags": PYWRAP}),
     ({"release": "2.19.1", "target": "mkl", **V3}, {"+bazel_flags": PYWRAP}),
     ({"release": "2.19.1", "target": "cuda", **V3}, {"-bazel_flags": PYWRAP}),
-    ({"release": "2.19.1", "target": "cpu", **ARM_82}, {"-bazel_flags": PYWRAP}),
     ({"release": "2.20.0", "target": "cuda", **ARM_82}, {"+bazel_flags": PYWRAP}),
-    ({"release": "2.21.0", "target": "cpu", **V3}, {"-bazel_flags": PYWRAP}),
     # cuda_clang of these trees asks for TensorRT, and wins over configure's answer (tensorflow issue 62689).
     *(({"release": release, "target": "cuda", **V3}, {f"{sign}bazel_flags": "--repo_env=TF_NEED_TENSORRT=0"})
       for release, sign in (("2.14.1", "-"), ("2.15.1", "+"), ("2.17.1", "+"), ("2.18.0", "-"))),
@@ -211,7 +207,9 @@ BOTH: list[dict[str, Any]] = [
 # The label would say what the build is not.
 CONTRADICTIONS: list[dict[str, Any]] = [
     *({"target": "cpu", "bazel_flag": (flag,)} for flag in ("--config=cuda", "--config mkl", "--x=TF_NEED_CUDA=1")),
-    {"target": "cpu", "configure": ("TF_NEED_CUDA=1",)}, {"target": "cuda", "configure": ("TF_NEED_CUDA=0",)},
+    *({"target": "cpu", "configure": (f"TF_NEED_CUDA={yes}",)} for yes in ("1", "yes", "True")),
+    *({"target": "cuda", "configure": (f"TF_NEED_CUDA={no}",)} for no in ("0", "n", "False")),
+    *({"target": "cpu", "config": (config,)} for config in ("cuda_clang", "mkl_threadpool")),
 ]  # fmt: skip
 # What the hint has in it, which is what a person must type.
 REFUSALS: list[tuple[dict[str, Any], int, str]] = [

@@ -15,7 +15,7 @@ from tests.binary import libraries
 from tests.binary.test_scan import zipped
 from tests.plan.test_selection import chosen
 from tests.rows import each
-from tfbuild.errors import BadInput, TfbuildError, UsageError
+from tfbuild.errors import BadInput, TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.pipeline import build_context
@@ -194,6 +194,9 @@ def test_a_wheel_is_planned_by_its_name_and_its_guard(wheel: Path) -> None:
     assert build.id.endswith(digest[:8])
     assert (build.base_image, build.base_distribution) == ("python:3.11-slim-bookworm", "bookworm")
     assert wheel_planned(wheel, base="ours:1").base_image == "ours:1"
+    for base, told in (("debian:trixie", "has Python 3.13, and not 3.11"), ("alpine:3.20", "is not based on Debian")):
+        with pytest.raises(Unsupported, match=f"{base} {told}"):
+            wheel_planned(wheel, base=base)
     shown = cast(Any, build.to_json()["wheel"])
     assert (shown["kind"], shown["requirement"], shown["sha256"]) == ("file", NAME, digest)
 

@@ -11,7 +11,6 @@ from tests.checkout import Copy
 from tests.facts import newest
 from tfbuild.errors import Unsupported
 from tfbuild.facts import release_table, targets
-from tfbuild.plan import Request
 from tfbuild.verify.checks import CHECKS
 
 # A target for AMD's GPUs, as far as a plan and a context go. It does not claim that such a build works.
@@ -70,11 +69,6 @@ def test_a_new_target_is_offered_and_has_the_refusals_of_its_row(with_rocm: Copy
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_default_is_what_a_request_asks_for() -> None:
-    assert Request().target == targets.default() == "mkl"
-    assert targets.matrix_targets() == ("cpu", "mkl")
 
 
 def test_the_rows_fit_together() -> None:

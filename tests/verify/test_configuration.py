@@ -118,21 +118,3 @@ def test_no_base_image_may_have_variables_from_which_code_is_taken(variable: str
 )
 def test_labels_that_contradict_others_are_named(labels: dict[str, str], fault: str) -> None:
     assert fault in told(image(labels=labels))
-
-
-@each(
-    "request_",
-    [
-        Request(release="2.14.0", wheel="official"),
-        Request(wheel="official", python="3.11", with_headers=True),
-        Request(target="cpu", wheel="official", platform="linux/arm64"),
-        Request(cpu="sapphirerapids"),
-        Request(cpu="x86-64-v3", target="cuda", compute_capabilities="8.0"),
-        Request(cpu="haswell", release="2.20", bazel="7.5.0", config=("dbg",), bazel_flag=("--copt=-g",)),
-    ],
-)
-def test_the_labels_of_every_build_agree(request_: Request) -> None:
-    build = select(request_, None)
-    labels = labels_of(build)
-    planned = labelled_build("x", labels, build.platform.rpartition("/")[2])
-    assert [*configuration.contradictions(labels, planned)] == []

@@ -25,6 +25,7 @@ UNUSED = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "AMX_TILE
 STOCK = Guard(compiled=AVX, unused=UNUSED)
 MESSAGE = ("AVX2", "AVX512F", "AVX512_VNNI", "AVX512_BF16", "AVX_VNNI", "FMA")
 LESSER = ("pni", "sse4_1", "sse4_2", "avx")
+ARM = ScannedCode(arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={})
 
 
 @each(
@@ -143,21 +144,15 @@ def test_every_library_in_the_image_is_read() -> None:
 
 
 def test_code_for_another_processor_fails() -> None:
-    arm = ScannedCode(
-        arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={}
-    )
-    check = isa.compare_code(planned("avx").instruction_set, {"cc": arm})
+    check = isa.compare_code(planned("avx").instruction_set, {"cc": ARM})
     assert (check.status, check.detail) == ("fail", "it is code for aarch64, not for x86_64")
 
 
 def test_a_build_for_armv8_0_is_not_one_for_a_later_level() -> None:
-    arm = ScannedCode(
-        arch="aarch64", method="spread", instructions=1, regions=1, coverage=1, families=(), dispatched={}
-    )
-    check = isa.compare_code(resolve("armv8.2-a", arch="aarch64"), {"cc": arm})
+    check = isa.compare_code(resolve("armv8.2-a", arch="aarch64"), {"cc": ARM})
     assert check.status == "fail"
     assert check.detail.startswith("it does not use atomics, for which it is labelled")
-    assert isa.compare_code(resolve("armv8-a", arch="aarch64"), {"cc": arm}).status == "pass"
+    assert isa.compare_code(resolve("armv8-a", arch="aarch64"), {"cc": ARM}).status == "pass"
 
 
 def test_the_shares_are_in_the_report_with_the_least_that_counts() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tfbuild.cli.options import COMPILE, HOST, JSON, MAKE, ON_ENGINE, PLAN, RUN, image_on, registry_of, run_of
 from tfbuild.cli.output import out, result, say, say_note, show_plan
 from tfbuild.cli.planning import print_notes, select_at_engine, select_on_host
-from tfbuild.cli.verbs import COMMAND_LINE, SETTINGS, verb
+from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import UsageError
 from tfbuild.plan import Request, RunRequest
 from tfbuild.util.files import REPORTS
@@ -80,12 +80,9 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
         why = "--no-container uses no images" if no_container else "it lacks what --libtensorflow downloads"
         raise UsageError(f"a bundle is of no use here: {why}", hint="--mirror URL")
     if no_container:
-        # What has no meaning without an engine; a file of options is for images, too.
-        given = [name for name, place in options["origins"].items() if place == COMMAND_LINE]
-        for name in ("engine", "base", "network", "remote-executor"):
-            if name in given or (name == "remote-executor" and options["remote_executor"]):
-                raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
-        chosen, machine = select_on_host(make(Request, options))
+        if options["remote_executor"]:
+            raise UsageError("--remote-executor cannot be combined with --no-container", hint="leave one of them out")
+        chosen, machine = select_on_host(make(Request, options), options["origins"])
         print_notes(chosen)
         exported = host.wheel(chosen, machine, run, Path(output), Progress())
     else:

@@ -162,13 +162,13 @@ def cpus(text: str = "", *, json: bool) -> None:
     ),
 )
 def plan(*, full: bool, json: bool, **options: Any) -> None:
-    """Show the resolved build, without needing an engine."""
+    """Show what would be built, and with what; needs no engine."""
     origins = options["origins"]
     request = make(Request, options)
     if options["no_container"]:
         from tfbuild.pipeline import machine as machines
 
-        chosen, machine = select_on_host(request)
+        chosen, machine = select_on_host(request, origins)
         try:
             machines.require(chosen, machine)
         except Unsupported as error:
@@ -223,10 +223,15 @@ def select(request: Request, host: Cpu | None = None, ca: Path | None = None) ->
     return select_build(request, host)
 
 
-def select_on_host(request: Request) -> tuple[Build, "HostSystem"]:
+def select_on_host(request: Request, origins: dict[str, str]) -> tuple[Build, "HostSystem"]:
     """Plan a compile on this machine itself, without a container. Raises UsageError where nothing is compiled."""
     from tfbuild.pipeline import machine as machines
 
+    # What has no meaning without an engine; a file of options is for images, too.
+    for name in ("engine", "base", "network"):
+        if origins.get(name) == COMMAND_LINE:
+            raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
+    request = replace(request, base="auto")
     if request.wheel not in ("", "source"):
         raise UsageError("--no-container is for compiles", hint="leave out --wheel")
     machine = machines.read_machine()
@@ -244,7 +249,7 @@ def select_at_engine(request: Request, run: "Run") -> Build:
 
         maker = Maker(run=run)
         request = replace(request, platform=request.platform or maker.engine.platform)
-        for_host = request.wheel in ("", "source") or request.wheel.startswith(INDEX)
+        for_host = request.cpu or request.wheel in ("", "source") or request.wheel.startswith(INDEX)
         if for_host and not request.cpuinfo and isa.means_host(request.cpu):
             host = maker.cpu()
     return select(request, host, run.ca)

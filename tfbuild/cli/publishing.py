@@ -85,7 +85,7 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
 def pull(
     *, engine: str, registry: str, ca_cert: str, cpuinfo: str, signed: str, dry_run: bool, json: bool, **wanted: str
 ) -> None:
-    """Pull from a registry the best image that this host can run, and say why it is."""
+    """Pull from a registry the best image that this host can run, and say why it was chosen."""
     from tfbuild.engine import Engine
     from tfbuild.publish import pulling, signing
 
@@ -186,7 +186,7 @@ def index(
     ),
 )
 def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str, dry_run: bool, **options: Any) -> None:
-    """Install from an index the wheel that this CPU and this environment run best, and say why it is."""
+    """Install from an index the best wheel for this CPU and this environment, and say why it was chosen."""
     from tfbuild.publish import installing
 
     address = index or variable("TFBUILD_INDEX")

@@ -88,8 +88,9 @@ def _plan(build: Build) -> str:
 def named(value: Any) -> Any:
     """Return a part of a plan with the names of files in place of their paths."""
     if isinstance(value, dict):
-        names = {key: Path(item).name for key, item in value.items() if key == "path" and isinstance(item, str | Path)}
-        return {key: named(item) for key, item in value.items()} | names
+        path = value.get("path")
+        own = {"path": Path(path).absolute().name} if isinstance(path, str | Path) and path else {}  # "." has no name
+        return {key: named(item) for key, item in value.items()} | own
     return [named(item) for item in value] if isinstance(value, list | tuple) else value
 
 

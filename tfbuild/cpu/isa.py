@@ -158,7 +158,7 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
         held = facts.closure(frozenset().union(*sets.values()))
         return instruction_set((name for name in held if not facts.closure([name]) & without), arch)
     except Unsupported:
-        path = text.removesuffix(f",{EXACT}")
+        path = re.sub(rf"(,{EXACT})+$", "", text)
         if means_host(text) or not is_recording(path):
             raise
     return of_cpu(same_architecture(detect(Path(path)), arch, path), exact=exact)

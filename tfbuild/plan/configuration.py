@@ -179,6 +179,8 @@ OTHER_CPU = re.compile(r"-m(?:avx10\..*|apx.*|sse4a|abm|32|x32)")
 # Bazel's options with flags for the wheel's code. --host_copt is for tools that only run during the build. Bazel's C++
 # toolchain reads BAZEL_COPT, BAZEL_CXXOPTS and BAZEL_CONLYOPTS (unix_cc_configure.bzl), also from --action_env.
 FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_env", "--action_env")
+# What a builder tells Bazel after the plan's own flags.
+LATER = ("--jobs", "-j", "--local_ram_resources", "--disk_cache", "--repository_cache")
 # The configs of TensorFlow's .bazelrc that choose a CPU, and how.
 CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
 
@@ -189,8 +191,9 @@ def refuse_flags(flags: tuple[str, ...]) -> None:
         value = not flag.startswith("-") and before.startswith("-") and "=" not in before
         if not value and not FLAG.fullmatch(flag.partition("=")[0]):
             raise UsageError(f"{flag!r} is not a Bazel flag", hint="--bazel-flag=--NAME or --bazel-flag=--NAME=VALUE")
-        if flag.partition("=")[0] in ("--jobs", "-j"):
-            raise UsageError(f"--bazel-flag={flag} has no effect: tfbuild tells Bazel how many jobs", hint="--jobs N")
+        if flag.partition("=")[0] in LATER:
+            hint = "--jobs N limits processors and memory; --remote-cache URL shares results"
+            raise UsageError(f"--bazel-flag={flag} has no effect: tfbuild sets it itself", hint=hint)
 
 
 def refuse_another_cpu(request: Request, own: InstructionSet) -> None:
@@ -223,7 +226,10 @@ def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
 ENV = r"(?:--(?:action|repo)_env=)?"
 OPTIONS = {
     "compute-capabilities": re.compile(ENV + r"(?:TF|HERMETIC)_CUDA_COMPUTE_CAPABILITIES=(.*)"),
-    "cuda": re.compile(ENV + r"(?:(?:LOCAL|TF)_(?:CUDA|CUDNN|NCCL)_PATHS?|CUDA_TOOLKIT_PATH)=(.*)"),
+    "cuda": re.compile(
+        ENV + r"(?:(?:LOCAL|TF)_(?:CUDA|CUDNN|NCCL)_PATHS?|CUDA_TOOLKIT_PATH|(?:TF|HERMETIC)_CUDA_VERSION)=(.*)"
+    ),
+    "cudnn": re.compile(ENV + r"(?:TF|HERMETIC)_CUDNN_VERSION=(.*)"),
     "compiler": re.compile(
         ENV + r"(?:CC|CXX|BAZEL_COMPILER|[A-Z]\w*_COMPILER_PATH|TF_(?:CUDA|NEED|DOWNLOAD)_CLANG)=(.*)"
     ),

@@ -119,14 +119,19 @@ class CudaTable(Facts, frozen=True, kw_only=True):
 cuda_table = partial(facts.load, "cuda", CudaTable)
 
 
-def refuse_base(image: str, cuda: str, cudnn: str) -> None:
-    """Raise Unsupported for a base whose name says that it has another CUDA or cuDNN than these."""
-    for library, pattern, planned in (("CUDA", r"cuda:(\d+\.\d+)", cuda), ("cuDNN", r"cudnn(\d+)", cudnn)):
-        if (match := re.search(pattern, image)) and not f"{planned}.".startswith(f"{match[1]}."):
+def refuse_base(request: Request, cuda: str, cudnn: str) -> None:
+    """Raise Unsupported for a base whose name says that it has another CUDA or cuDNN than these.
+
+    A wheel that exists runs with each CUDA of its major version.
+    """
+    compiles = request.wheel in ("", "source")
+    number = r"cuda:(\d+\.\d+)" if compiles else r"cuda:(\d+)"
+    for library, pattern, planned in (("CUDA", number, cuda), ("cuDNN", r"cudnn(\d+)", cudnn)):
+        if (match := re.search(pattern, request.base)) and not f"{planned}.".startswith(f"{match[1]}."):
+            other = f"; or --cuda {match[1]}, if the release takes it" if library == "CUDA" and compiles else ""
             raise Unsupported(
-                f"{image} has {library} {match[1]}, and the plan {library} {planned}",
-                hint=f"--base with {library} {planned}"
-                + (f"; or --cuda {match[1]}, if the release takes it" if library == "CUDA" else ""),
+                f"{request.base} has {library} {match[1]}, and the plan {library} {planned}",
+                hint=f"--base with {library} {planned}{other}",
             )
 
 

@@ -138,7 +138,10 @@ def _compile(
 
     # A machine's own compilers and Pythons never change the plan: what it lacks, it is asked for.
     python, compiler, base, base_notes = rules.choose_builder(
-        request, release, lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel="")
+        request,
+        release,
+        lambda name, system: likely(compiler=name, debian=debian if machine else system, bazel=""),
+        here=machine is not None,
     )
     base = None if machine else base
 
@@ -158,7 +161,7 @@ def _compile(
     fixes = tuple(row for row in expected if row.fixed)
 
     if releases.cuda_from_base(release, target):
-        cuda.refuse_base(request.base, version, cudnn)
+        cuda.refuse_base(request, version, cudnn)
     answers = dict(configuration.configure_env(release, target, compiler, gpus, version, cudnn))
     configuration.refuse_settings(request, release, answers)
     libs = {"TF_SYSTEM_LIBS": ",".join(sorted({row.name for row in libraries}))} if libraries else {}
@@ -303,7 +306,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     requirement = wheel.official_requirement(release, target, arch)
     python = choose_python(request, release, wheel.pythons(release, arch), partial(wheel.pythons, arch=arch))
     compiled = isa.instruction_set(row.features, arch)
-    lacks_cuda = request.base in BASES and "[" not in requirement and releases.cuda_from_base(release, target)
+    from_base = "[" not in requirement and releases.cuda_from_base(release, target)
     requested = requested_set(request, arch, host)
     exact = requested_set(request, arch, host, exact=True)
     if exact is not None and (lacking := sorted(set(compiled.features) - set(exact.features))):
@@ -314,6 +317,9 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         )
     gpus = cuda.capabilities(request, target, release)
     own = releases.cuda(release) if gpus else None
+    if own and from_base:
+        cuda.refuse_base(request, own.version, own.cudnn)
+    lacks_cuda = from_base and request.base in BASES
     return Build(
         release=release,
         python=python,
@@ -368,6 +374,7 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
                 f"{file.path.name} is for {part} {own}, the plan for {planned}",
                 hint=f"--{'platform' if part == 'architecture' else part.lower()} {MACHINES.get(own, own)}",
             )
+    choose_python(replace(request, python=python), release, (python,))  # refuses a base that cannot have it
     sha256 = sources.digest(file.path)
     sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
     claimed = tuple(dict.fromkeys(claim for claim in sets if claim is not None))

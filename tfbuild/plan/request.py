@@ -168,7 +168,7 @@ class Request:
         "TensorFlow's source: a tree, or an archive (default: the release's tag on GitHub)",
         "PATH",
         pattern=TEXT,
-        written=lambda build: build.source.path.name if build.source and build.source.path else "",
+        written=lambda build: build.source.path.absolute().name if build.source and build.source.path else "",
     )
     source_sha256: str = _source(
         "",
@@ -194,7 +194,7 @@ class Request:
         pattern=OVERRIDE,
         what="NAME=FOLDER",
         form="eigen_archive=../eigen",
-        written=lambda build: tuple(f"{row.name}={row.path.name}" for row in build.overrides),
+        written=lambda build: tuple(f"{row.name}={row.path.absolute().name}" for row in build.overrides),
         rare=True,
     )
     hermetic_python: str = _source(

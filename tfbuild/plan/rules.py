@@ -32,7 +32,7 @@ NEWER_THAN_KNOWN = "--source FOLDER builds its tree, --wheel official takes its 
 # The first words of a note about something that may turn out wrong.
 NOT_CERTAIN = "not certain: "
 # --define=enable_mkl=false and TF_NEED_CUDA=0 request nothing.
-SWITCHED_OFF = re.compile(r"=(0|false|no)$")
+SWITCHED_OFF = re.compile(r"=(0|f|false|n|no)$")
 
 
 # --- target, platform and CPU -----------------------------------------------------------------------------------------
@@ -53,11 +53,13 @@ def refuse_exclusive(request: Request) -> str:
     target = targets.get(next((name for name in names if not targets.find_target(name)), alone))
     # The image would be labelled as what it is not.
     for word in (word.removeprefix("--config=") for word in words[len(names) :]):
-        if word not in (target.name, *target.configs) and (other := targets.find_target(word.lower())):
+        # cuda_clang stands for cuda, and mkl_threadpool for mkl.
+        other = targets.find_target(word.lower().partition("_")[0])
+        if other and other != target and word not in target.configs:
             raise UsageError(
                 f"--config {word} belongs to target {other.name}, not to {target.name}", hint=f"--target {other.name}"
             )
-        if word.endswith(("TF_NEED_CUDA=0", "TF_NEED_CUDA=1")) and word.endswith("1") != target.cuda:
+        if "TF_NEED_CUDA=" in word and bool(SWITCHED_OFF.search(word.lower())) is target.cuda:
             raise UsageError(f"{word} contradicts --target {target.name}", hint="leave it out")
     return target.name
 
@@ -251,17 +253,20 @@ def debian_pythons() -> str:
 
 
 def choose_builder(
-    request: Request, release: str, failures: Failures
+    request: Request, release: str, failures: Failures, *, here: bool = False
 ) -> tuple[str, str, BaseImage | None, tuple[str, ...]]:
     """Return the Python, the compiler and the base of a compile, with notes on what was passed over and why.
 
-    The base is None if the user named one, which may have any compiler. Raises Unsupported.
+    The base is None if the user named one, which may have any compiler, and if no base has that of a machine that
+    compiles without one (`here`). Raises Unsupported.
     """
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)
-    if request.base not in BASES:
+    own = here and compiler and not any(compiler in toolchains.compilers(row.debian) for row in _bases(False))
+    if own or request.base not in BASES:
         compiler = compiler or _likely(release, request.base, failures)
-        notes = _about_llvm(toolchains.debian_of(request.base), compiler)
+        debian = toolchains.debian_of(request.base)
+        notes = _about_compiler(release, compiler) if own else _about_llvm(debian, compiler)
         return choose_python(request, release, supported), compiler, None, tuple(notes)
     pythons = (choose_python(request, release, supported),) if request.python else supported[::-1]
     return first_base(release, pythons, compiler, bootstrap=request.base == "bootstrap", failures=failures)
