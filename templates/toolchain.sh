@@ -20,7 +20,7 @@ if [ "$1" = python ]; then
 fi
 
 bazel=$3 bazelisk=$4 bazelisk_sha256=$5 arch=$6
-"$python" -m venv "$top/opt/build"
+"$python" -I -m venv "$top/opt/build" # -I: without what is in the current folder
 "$top/opt/build/bin/pip" install --no-cache-dir --disable-pip-version-check --requirement "$top/mnt/requirements.txt"
 
 if [ -f "$top/mnt/bazel/bazel.tar" ]; then
@@ -41,9 +41,10 @@ else
     chmod 755 "$top/usr/local/bin/bazelisk"
 
     # Bazelisk downloads Bazel when it first runs it, and waits forever for a silent server. The compile runs Bazel
-    # directly, which handles signals better.
+    # directly, which handles signals better. --foreground: without it, `timeout` leads a process group of
+    # its own, which Ctrl-C and the time limit do not reach.
     export BAZELISK_HOME="$top/opt/bazelisk" USE_BAZEL_VERSION="$bazel"
-    timeout 1800 bazelisk --batch --output_user_root="$top/var/tmp/version" version
+    timeout --foreground 1800 bazelisk --batch --output_user_root="$top/var/tmp/version" version
     program=$(find "$top/opt/bazelisk" -name bazel -type f -perm -u+x -print -quit)
 fi
 rm -rf "$top/var/tmp/version"

@@ -43,6 +43,7 @@ def progress_lines(name: str, outcome: str) -> list[str]:
         ("#7 [wheel 2/5] RUN x\n", Event(kind="start", step=7, text="[wheel 2/5] RUN x")),
         ("#7 12.3 text\n", Event(kind="output", step=7, text="text")),
         ("#7 0.250   indented\n", Event(kind="output", step=7, text="  indented")),
+        ("#7 0.250 \n", Event(kind="output", step=7, text="")),
         ("#7 DONE 3.4s\n", Event(kind="done", step=7, text="")),
         ("#7 CACHED\n", Event(kind="cached", step=7, text="")),
         ("#7 CANCELED\n", Event(kind="canceled", step=7, text="")),

@@ -11,6 +11,7 @@ from typing import Any
 import docker
 import pytest
 
+from tests.users import nobody, open_folder
 from tfbuild.engine import Engine, containers
 from tfbuild.engine import image as images
 from tfbuild.engine.containers import archive
@@ -141,6 +142,13 @@ def test_an_engine_that_has_no_space_says_so_in_its_own_words(message: str, tmp_
         ended(message)
     with pytest.raises(DiskFull), translated():
         images.read_file(withheld(message), "/etc/x", tmp_path / "x", 10)
+
+
+def test_a_disk_that_is_closed_to_this_user_is_not_looked_at() -> None:
+    engine = Engine.__new__(Engine)
+    with open_folder(0o600) as top, nobody():
+        engine.client, engine.local = SimpleNamespace(info=lambda: {"DockerRootDir": f"{top}/231072.231072"}), True
+        assert engine.data_root is None
 
 
 @pytest.mark.parametrize("message", OTHER)

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import requests
 
-from tfbuild.engine import Engine, faults
+from tfbuild.engine import Engine, connection, faults
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError
 
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
@@ -135,6 +135,19 @@ def test_an_engine_that_is_gone_is_the_cause(engine: Engine, served: Served) -> 
         f"the container engine stopped answering during verification: Connection refused ({served.host})"
     )
     assert raised.value.hint == "invoke engine; run the same command again: what was made is kept"
+
+
+def test_a_lost_engine_by_ssh_is_named_by_its_host(
+    engine: Engine, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`invoke engine` would start another one, on this machine."""
+    monkeypatch.setattr(connection, "tunnel_to", lambda _: served.host)
+    by_ssh = Engine(engine.client, served.host, connection.Endpoint(address="ssh://web1"))
+    with by_ssh.watched("verification") as require_engine:
+        served.kill()
+        with pytest.raises(EngineMissing, match="answers at ssh://web1: Connection refused") as raised:
+            require_engine()
+    assert "ssh web1 docker version; run the same" in raised.value.hint
 
 
 def test_an_engine_that_is_back_is_the_cause_too_of_any_error(engine: Engine, served: Served) -> None:

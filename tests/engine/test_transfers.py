@@ -98,12 +98,6 @@ def test_a_pull_that_fills_the_engine_s_disk_is_not_the_registry_s_fault() -> No
         follow([event], Step("pull"), pushing=False)
 
 
-def test_the_message_of_a_failed_transfer_has_no_control_characters() -> None:
-    with pytest.raises(TransferFailed) as failed, Progress().step("pull") as step:
-        fail("denied: \x1b[31mred\x07", step)
-    assert failed.value.reason == "denied: [31mred"
-
-
 # --- what the engine reports of a transfer ---------------------------------------------------------------------------
 
 BEGUN = {"status": "Downloading", "id": "a", "progressDetail": {"current": 1e6, "total": 2e6}}

@@ -46,7 +46,10 @@ def test_progress_has_an_eta_by_the_usual_rate_of_the_last_minutes() -> None:
     assert "left" not in after(20, 0)
 
 
-@pytest.mark.parametrize("line", ["", "INFO: Found 1 target...", "[Prepa] x", "a[1]", "Loading: 0 packages loaded"])
+CRASHED = "clang: error: clang frontend command failed due to signal (use -v to see invocation)"
+
+
+@each("line", ["", "INFO: Found 1 target...", "[Prepa] x", "a[1]", "Loading: 0 packages loaded", CRASHED])
 def test_other_lines_show_nothing(line: str) -> None:
     watch = BazelWatch()
     assert watch(line) == ""
@@ -102,12 +105,6 @@ def test_a_lack_of_memory_is_recognised(line: str) -> None:
     assert watch.killed
 
 
-def test_a_compiler_that_crashed_did_not_lack_memory() -> None:
-    watch = BazelWatch()
-    watch("clang: error: clang frontend command failed due to signal (use -v to see invocation)")
-    assert not watch.killed
-
-
 INVALID = (
     *(("time_limit", text) for text in ("5", "m", "0m", "-1h", "9999999999999h")),
     *(("jobs", text) for text in ("0", "many", "²")),
@@ -124,19 +121,10 @@ def test_invalid_options_are_refused(name: str, text: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("version", "once", "apart"),
-    [
-        ("5.3.0", ("--distinct_host_configuration=false",), ("--distinct_host_configuration=true",)),
-        ("6.0.0", (), ()),
-        ("7.4.1", (), ()),
-    ],
-)
-def test_the_flags_for_host_tools_go_to_each_bazel_that_knows_them(
-    version: str, once: tuple[str, ...], apart: tuple[str, ...]
-) -> None:
-    assert toolchains.host_configuration(version, "false") == once
-    assert toolchains.host_configuration(version, "true") == apart
+@each("own", ["false", "true"])
+def test_the_flags_for_host_tools_go_to_each_bazel_that_knows_them(own: str) -> None:
+    assert toolchains.host_configuration("5.3.0", own) == (f"--distinct_host_configuration={own}",)
+    assert [toolchains.host_configuration(version, own) for version in ("6.0.0", "7.4.1")] == [(), ()]
 
 
 # --- compile.sh, with a script in place of Bazel that writes the same files -------------------------------------------

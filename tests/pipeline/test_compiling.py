@@ -4,16 +4,18 @@ import re
 import time
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests import clock
 from tests.cpu.machines import machine
-from tests.pipeline.memory_engine import COMPILED, OFFICIAL, MemoryEngine, chosen, digest, engine_at, maker
+from tests.pipeline.memory_engine import COMPILED, OFFICIAL, MemoryEngine, chosen, digest, engine_at, maker, row
 from tests.pipeline.memory_engine import engine as engine
 from tests.rows import each
 from tfbuild import cpu
+from tfbuild.context import labels
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, compiling
@@ -234,18 +236,20 @@ def test_a_failed_analysis_leaves_its_log_and_no_word_of_a_profile(engine: Memor
 
 
 @each(
-    "machine_name, run, once",
+    "machine_name, local, run, once",
     [
-        ("rocky9-zen5", {}, True),
-        ("rocky9-zen5", {"remote": CACHE}, True),
+        ("rocky9-zen5", True, {}, True),
+        ("rocky9-zen5", True, {"remote": CACHE}, True),
+        # The other machine's CPU is read in the build's own base: offline, there may be no other.
+        ("rocky9-zen5", False, {}, True),
         # Actions may run on another machine.
-        ("rocky9-zen5", {"remote": EXECUTOR}, False),
-        ("scientificfermi6-bulldozer", {}, False),
-        ("", {}, False),
+        ("rocky9-zen5", True, {"remote": EXECUTOR}, False),
+        ("scientificfermi6-bulldozer", True, {}, False),
+        ("", True, {}, False),
     ],
 )
 def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
-    machine_name: str, run: dict[str, Any], once: bool, tmp_path_factory: pytest.TempPathFactory
+    machine_name: str, local: bool, run: dict[str, Any], once: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The flags of that reach the compile as a secret."""
 
@@ -259,9 +263,13 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     assert build.toolchain.machine_flags
     engine = engine_at(folder)
     engine.images.registry = {build.base_image: digest("base")}
+    engine.images.rows.append(row("tfbuild-base:trixie", Config={"Labels": {labels.BASE: "trixie"}}))
+    engine.local, own = local, f"{build.base_image.partition(':')[0]}@{digest('base')}"
     made, said = maker(engine, folder, verify=False, jobs=3, **run)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cpu, "detect", detect)
+        shown = SimpleNamespace(stdout=machine(machine_name or "rocky9-zen5").cpuinfo())
+        patch.setattr(engine, "run", lambda image, *_, **__: {own: shown}[image])
         made.build(build)
     given = engine.jobs[0][3]["machine"]
     assert [flag for flag in build.toolchain.machine_flags if (f"build {flag}\n" in given) != once] == []

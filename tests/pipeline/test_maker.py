@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_a_missing_official_image_is_built_unverified_and_named(
     engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever was requested of the build itself."""
-    monkeypatch.setattr(verifying, "verify", lambda *_, **__: report())
+    monkeypatch.setattr(verifying, "verify", lambda engine, ref, **_: report(image=engine.image(ref).id))
     maker, said = on_memory(engine, tmp_path, throughput=True, reverify=True, no_cache=True)
     assert maker.build(COMPILED).image == image_name(COMPILED)
     official = plan.official_build(COMPILED)
@@ -164,6 +165,11 @@ def test_an_exported_wheel_is_this_compile_s_and_not_an_earlier_one_s(
     with pytest.raises(UsageError, match=f"{name} is the wheel of {COMPILED.id}"):
         made.wheel(wider, tmp_path / "again")
     assert (exported.wheel.read_bytes(), len(engine.jobs)) == before
+    # Another run may write it during the compile.
+    engine.works = lambda _: shutil.copytree(tmp_path / "again", tmp_path / "late", dirs_exist_ok=True)
+    with pytest.raises(UsageError, match=f"{name} is the wheel of {COMPILED.id}"):
+        made.wheel(wider, tmp_path / "late")
+    engine.works = lambda _: None
     assert made.wheel(COMPILED, tmp_path / "again").wheel == exported.wheel
     for plan_of in ({}, {"release": COMPILED.release}):
         exported.sidecar.write_text(json.dumps(sidecar | {"plan": plan_of}))
@@ -249,7 +255,7 @@ def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
 ) -> None:
     build = plan.select(Request(wheel="official", release="2.20.0", platform="linux/amd64"), None)
     unverified, final = image_name(build, "-unverified"), image_name(build, suffix)
-    monkeypatch.setattr(verifying, "verify", lambda *_, **__: report(verdict))
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: report(verdict, image="sha256:1"))
     engine = holding({unverified: "sha256:1", "mine:1": "sha256:1", "tfbuild:other": "sha256:2"})
     names = verifier(engine, tmp_path, throughput=False)
     with monkeypatch.context() as patch:
@@ -268,6 +274,9 @@ def test_a_tagging_that_the_engine_s_end_broke_off_is_done_by_the_next_run(
     engine.tag("tfbuild:other", unverified)
     names._verified(build, final)
     assert engine.names[unverified] == "sha256:2"
+    # A run in another folder gives it away during the verification: what was verified gets its name.
+    assert names._verified(build, unverified).image == final
+    assert (engine.names[final], engine.names[unverified]) == ("sha256:1", "sha256:2")
 
 
 GITHUB = {

@@ -45,7 +45,7 @@ def test_a_name_that_promises_too_much_is_reported(official: Audit) -> None:
     newer = replace(official, tag="manylinux_2_36_x86_64")
     assert newer.broken_promises == official.own
     assert not newer.to_json()["consistent"]
-    assert "wheel tags --platform-tag manylinux_2_36_x86_64 x.whl" in newer.lines(Path("x.whl"))[-1]
+    assert "wheel tags --platform-tag manylinux_2_36_x86_64 'a b.whl'" in newer.lines(Path("a b.whl"))[-1]
     assert replace(newer, own=("linux_x86_64",)).broken_promises == ()
     assert replace(newer, own=("manylinux_2_39_x86_64",)).broken_promises == ()
     # A wheel that needs another library from the system is consistent with no manylinux tag at all.

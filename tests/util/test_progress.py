@@ -113,7 +113,7 @@ def test_a_terminal_shows_how_a_step_ended(outcome: str, mark: str, monkeypatch:
 
 def test_a_note_stays_as_it_is_and_so_do_other_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    line, streams = "3 of [bold]5[/bold] " + "x" * 100, (sys.stdout, sys.stderr)
+    line, streams = "3 of [bold]5[/bold] host:x:1 " + "x" * 100, (sys.stdout, sys.stderr)
     with terminal(monkeypatch) as (progress, written):
         progress(line)
         assert written.decode() in ("", f"{line}\r\n")

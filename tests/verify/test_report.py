@@ -32,12 +32,12 @@ def check(name: str, status: str = "pass", detail: str = "as planned") -> Check:
     )  # fmt: skip
 
 
-def report(verdict: str = "pass", *checks: Check) -> Report:
+def report(verdict: str = "pass", *checks: Check, image: str = "sha256:00") -> Report:
     return Report(
         schema=SCHEMA, kind="smoke", id="2.21.0-mkl-py3.11-f16c", created="2026-11-21T10:00:00+00:00",
         tool="tfbuild 0.1.0", seconds=37.2, verdict=verdict,
         image=ImageFacts(
-            ref="tfbuild:x", id="sha256:00", digests=(), size=10**9, architecture="amd64",
+            ref="tfbuild:x", id=image, digests=(), size=10**9, architecture="amd64",
             labels={"a": "x|y", "io.tfbuild.plan": '{"copts": ["--copt=-mavx"]}'},
         ),
         host=HOST,

@@ -231,15 +231,6 @@ def test_build_with_arguments_proxies_and_a_secret(
     assert not re.search(r"proxy\.invalid|tw33t", kept)
 
 
-def test_a_stage_is_exported_as_its_files(engine: Engine, debian: str, tmp_path: Path) -> None:
-    (tmp_path / "context").mkdir()
-    lines = (f"FROM {debian} AS one", "RUN echo x > /y", "FROM scratch AS files", "COPY --from=one /y /")
-    (tmp_path / "context" / "Dockerfile").write_text("\n".join(lines) + "\n")
-    settings = BuildSettings(log=tmp_path / "log", progress=Progress(), stage="files", output=tmp_path / "out")
-    engine.build(tmp_path / "context", settings)
-    assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [("y", "x\n")]
-
-
 def test_a_failed_build_says_why_and_where(engine: Engine, debian: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(BuildFailed) as caught:
         build(engine, tmp_path, f"FROM {debian}\nRUN echo the reason {name} >&2; exit 7\n", name)

@@ -165,7 +165,8 @@ def test_all_that_the_build_added_has_one_time_and_the_environment_belongs_to_ro
     assert {entry[1] for entry in environment.values()} == {0}
     assert "opt/tfbuild/smoke/__main__.py" in environment
     assert sum(path.endswith(".pyc") for path in environment) > 100
-    assert engine.run(pair[0], ["sh", "-c", "touch /opt/tensorflow/x || id -u"]).stdout == "1000\n"
+    refused = engine.run(pair[0], ["sh", "-c", "touch /opt/tensorflow/x || { id -un; id -u; }"])
+    assert refused.stdout == "tensorflow\n1000\n"
     assert json.loads(engine.run(pair[0], ["cat", "/opt/tfbuild/plan.json"]).stdout)["release"] == "2.21.0"
 
 

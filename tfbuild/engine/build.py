@@ -61,7 +61,7 @@ def _find_program(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
 # --- its output -------------------------------------------------------------------------------------------------------
 
 STEP_LINE = re.compile(r"#(?P<step>\d{1,9}) (?P<rest>.*)")
-TIMED_LINE = re.compile(r"\d+\.\d+ (.*)")
+TIMED_LINE = re.compile(r"\d+\.\d+(?: (.*))?")
 ENDED = re.compile(r"(?:(?P<done>DONE) \d+(?:\.\d+)?s|(?P<cached>CACHED)|(?P<canceled>CANCELED)|ERROR: (?P<error>.*))$")
 # "[wheel 2/5] RUN ...", "[2/5] RUN ..." and, where several platforms are built, "[linux/amd64 wheel 2/5] RUN ...".
 INSTRUCTION = re.compile(r"\[(?:(?P<stage>[^\]]*?) )?(?P<index>\d{1,9})/(?P<count>\d{1,9})\] (?P<text>.*)")
@@ -100,7 +100,7 @@ def parse(line: str) -> Event | None:
         kind = next(name for name, value in ended.groupdict().items() if value is not None)
         return Event(kind=kind, step=step, text=ended["error"] or "")
     if timed := TIMED_LINE.fullmatch(rest):
-        return Event(kind="output", step=step, text=timed[1])
+        return Event(kind="output", step=step, text=timed[1] or "")
     kind = "start" if rest.startswith(("[", "exporting")) else "output"
     return Event(kind=kind, step=step, text=rest)
 

@@ -20,7 +20,7 @@ import docker
 from tfbuild.engine import build, connection, containers, faults, transfer
 from tfbuild.engine import image as images
 from tfbuild.engine.build import BuildSettings
-from tfbuild.engine.connection import CALL_SECONDS
+from tfbuild.engine.connection import CALL_SECONDS, HERE, Endpoint
 from tfbuild.engine.containers import ContainerRun, Sandbox, Worker
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Image, parse_image
@@ -52,11 +52,11 @@ class ContainerOptions(TypedDict, total=False):
 class Engine:
     """One container engine; make it with connect()."""
 
-    def __init__(self, client: Any, name: str = "", *, local: bool = True) -> None:
-        """Take the SDK's client of an engine, and its `name`: an address, or a context's; `local`: on this machine."""
+    def __init__(self, client: Any, name: str = "", endpoint: Endpoint = HERE) -> None:
+        """Take the SDK's client of an engine, its `name` (an address, or a context's), and where it is."""
         self.client = client
         self.name = name
-        self.local = local
+        self.endpoint, self.local = endpoint, endpoint.local
         with translated():
             version = client.version()
         self.version: str = version["Version"]
@@ -72,7 +72,7 @@ class Engine:
         client = connection.open_client(endpoint)
         if endpoint.address.startswith("ssh://"):
             name = connection.tunnel_to(endpoint.address)
-        return cls(client, name, local=endpoint.local)
+        return cls(client, name, endpoint)
 
     @property
     def environ(self) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Engine:
 
     def require_answer(self) -> None:
         """Raise EngineMissing if the engine takes no new connection: while it shuts down it serves the old ones."""
-        connection.open_client(connection.endpoint(self.environ)).close()
+        connection.open_client(self.endpoint).close()
 
     def _info(self) -> Mapping[str, Any]:
         with translated():
@@ -90,9 +90,10 @@ class Engine:
 
     @property
     def data_root(self) -> Path | None:
-        """The engine's folder of images and caches; None if that is on another machine or in a VM."""
+        """The engine's folder of images and caches; None if it is elsewhere, in a VM, or closed to this user."""
         root = Path(self._info()["DockerRootDir"])
-        return root if self.local and root.is_dir() else None
+        # Path.is_dir() raises where a folder above is closed, as it is with userns-remap.
+        return root if self.local and os.path.isdir(root) else None
 
     def image(self, ref: str) -> Image:
         """Return the image named `ref`. Raises UnknownImage if it is not on this engine."""

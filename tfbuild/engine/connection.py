@@ -67,6 +67,9 @@ class Endpoint:
         return self.address.startswith(("unix://", "npipe://"))
 
 
+HERE = Endpoint(address=SOCKET)
+
+
 def endpoint(environ: Mapping[str, str]) -> Endpoint:
     """Return the engine that Docker's own client would talk to. Raises EngineMissing for bad contexts and TLS files."""
     try:
@@ -93,7 +96,7 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
     program = shutil.which("docker", path=environ.get("PATH", os.defpath))
     if program is None:
         if name in ("", DEFAULT):
-            return Endpoint(address=SOCKET)
+            return HERE
         raise EngineMissing(f"the Docker context {name!r} needs a docker program, and none is on PATH")
     command = [program, "context", "inspect", "--format", CONTEXT_FIELDS, *([name] if name else [])]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

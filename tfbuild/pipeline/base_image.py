@@ -15,9 +15,9 @@ from pathlib import Path
 
 from tfbuild.context import labels
 from tfbuild.engine import Engine, transfer
-from tfbuild.engine.build import PROXIES
+from tfbuild.engine.build import NO_SPACE, PROXIES
 from tfbuild.engine.faults import SDK_ERRORS, translated
-from tfbuild.errors import RegistryRefused, Stale, Unsupported, UsageError, has_login
+from tfbuild.errors import DiskFull, RegistryRefused, Stale, Unsupported, UsageError, has_login
 from tfbuild.oci import credentials
 from tfbuild.oci.references import familiar, split_tag
 from tfbuild.pipeline import wheel as wheels
@@ -137,7 +137,8 @@ def _compiled(engine: Engine, build: Build, wheel: Path) -> Iterator[dict[str, s
     try:
         yield {"COMPILED": f"{REPOSITORY}:{tag}", "REUSED": f"{wheel.name}@sha256:{sidecar.sha256}"}
     finally:
-        engine.untag(f"{REPOSITORY}:{tag}")
+        if engine.exists(f"{REPOSITORY}:{tag}"):  # else somebody pruned it: no container uses it
+            engine.untag(f"{REPOSITORY}:{tag}")
 
 
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -154,7 +155,9 @@ def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
         if not digests:
             raise
         progress(f"base: {error.reason}; using the copy that was pulled before")
-        return Base(reference=digests[0], name=name, digest=digests[0].partition("@")[2])
+        # In other repositories to which somebody pushed it, it may have another digest.
+        reference = min(digests, key=lambda known: known.partition("@")[0] != familiar(_repository(name)))
+        return Base(reference=reference, name=name, digest=reference.partition("@")[2])
 
 
 def _pulled_now(engine: Engine, name: str, progress: Progress) -> Base:
@@ -281,7 +284,8 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
     last: deque[str] = deque(maxlen=10)
     if logged(command, env, log, last.append) != 0:
         text = "".join(f"\n  {line.rstrip()}" for line in last)
-        raise RegistryRefused(f"mmdebstrap failed{text}", hint=f"the full log: {log}")
+        failed = DiskFull if NO_SPACE.search(text) else RegistryRefused
+        raise failed(f"mmdebstrap failed{text}", hint=f"the full log: {log}")
 
 
 def _ca_hooks(ca_cert: Path | None) -> list[str]:
@@ -296,7 +300,9 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
 def sources(distribution: str, folder: Path = APT) -> list[str]:
     """Return this machine's sources of a Debian release as one-line entries; they may name a local mirror.
 
-    Third parties' are left out: they have other suites, or no "main". So are those with a login: they stay in images.
+    Third parties' are left out: they have other suites, or no "main". So are those with a login and
+    those of this machine's files (mirror+file: on Debian's cloud machines), which would stay in images. Returns none
+    if none of the rest has the release itself: mmdebstrap then takes Debian's own.
     """
     suites = {distribution, f"{distribution}-updates", f"{distribution}-security"}
     entries: list[str] = []
@@ -304,10 +310,10 @@ def sources(distribution: str, folder: Path = APT) -> list[str]:
         if file.suffix in (".list", ".sources") and file.is_file():
             parser = _deb822 if file.suffix == ".sources" else _one_line
             for signed_by, uri, suite, components in parser(file.read_text(errors="replace")):
-                if suite in suites and "main" in components.split() and not has_login(uri):
+                if suite in suites and "main" in components.split() and uri.startswith("http") and not has_login(uri):
                     options = f"[signed-by={signed_by}] " if signed_by else ""
                     entries.append(f"deb {options}{uri} {suite} {components}")
-    return list(dict.fromkeys(entries))
+    return list(dict.fromkeys(entries)) if any(f" {distribution} " in entry for entry in entries) else []
 
 
 def _one_line(text: str) -> Iterator[tuple[str, str, str, str]]:

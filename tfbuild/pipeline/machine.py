@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -23,8 +24,8 @@ PROGRAMS = {"xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
 DNF = {"g++": "gcc-c++", "ld.lld": "lld"}
 # An interpreter's version, its own path (not that of a link or a virtual environment), and the packages that it lacks.
 PYTHON = """
-import importlib.util, os, sys, sysconfig
-print(sys.version.split()[0], getattr(sys, "_base_executable", sys.executable))
+import importlib.util, os, shlex, sys, sysconfig
+print(sys.version.split()[0], shlex.quote(getattr(sys, "_base_executable", sys.executable)))
 print("" if os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")) else "dev")
 print("" if importlib.util.find_spec("ensurepip") else "venv")
 """
@@ -63,7 +64,7 @@ def interpreter(python: str) -> Interpreter | None:
     said = printed([program, "-I", "-c", PYTHON])  # nothing of the current folder
     if not said.startswith(f"{python}."):
         return None
-    version, path, *lacks = said.split()
+    version, path, *lacks = shlex.split(said)
     return Interpreter(version=version, path=path, lacks=tuple(lacks))
 
 

@@ -74,10 +74,10 @@ class Maker:
     def engine(self) -> Engine:
         return Engine.connect(self.run.engine)
 
-    def cpu(self) -> Cpu:
-        """Return the CPU of the engine's machine, as a container sees it. Raises what making a base image raises."""
+    def cpu(self, image: str = "") -> Cpu:
+        """Return the CPU that a container of `image` sees, by default of any base. Raises what making a base raises."""
         default = plan.default_base()
-        image = bases.made_before(self.engine) or self._resolve(default.image, default.bootstrap).reference
+        image = image or bases.made_before(self.engine) or self._resolve(default.image, default.bootstrap).reference
         with self.progress.step("detect: the engine's CPU"):
             recording = self.engine.run(image, ["sh", "-c", RECORD_COMMAND], entrypoint=())
         return cpu.parse(recording.stdout, origin="the engine's /proc/cpuinfo")
@@ -135,7 +135,7 @@ class Maker:
 
         baseline = self.baseline(image, build, make)
         report = verifying.verify(self.engine, image, baseline=baseline, progress=self.progress)
-        name = tag(self.engine, build, image, passed=report.passed)
+        name = tag(self.engine, build, image, report)
         return Result(image=name, report=self._write(report, name))
 
     # --- verification -------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ class Maker:
             memory=engine.memory,
             data_root=engine.data_root,
             local=engine.local,
-            cpu=cpu.detect if engine.local else self.cpu,
+            cpu=cpu.detect if engine.local else lambda: self.cpu(base.reference),
         )
         run_builder(builder, build, self.run, context.folder, settings)
 
@@ -344,11 +344,11 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
         ) from error
 
 
-def tag(engine: Engine, build: Build, ref: str, *, passed: bool) -> str:
-    """Give the image `ref` its final name, or that of a failed one, in place of `ref`; return the name."""
-    name = image_name(build, "" if passed else "-failed")
+def tag(engine: Engine, build: Build, ref: str, report: Report) -> str:
+    """Give the verified image its final name, or that of a failed one, in place of `ref`; return the name."""
+    name = image_name(build, "" if report.passed else "-failed")
     with engine.watched(f"the tagging of {name}"):
-        engine.tag(ref, name)
+        engine.tag(report.image.id, name)  # by its id: a run in another folder may have moved `ref` meanwhile
         # A run whose engine ended at this point left the unverified name beside the final one.
         former = {ref, image_name(build, UNVERIFIED)} - {name}
         for other in former.intersection(engine.image(name).tags):

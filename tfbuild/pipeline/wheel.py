@@ -63,7 +63,7 @@ def collect(
 
     A sidecar is written beside the wheel, and what users must know of it is said. `context` and `base`: digests;
     `host`: what compiled it in place of a container. Raises BuildFailed where the builder made no wheel, more than one,
-    one of another release or Python, or one without machine code.
+    one of another release or Python, or one without machine code, and what check_output() raises.
     """
     for link in filter(Path.is_symlink, scratch.glob("*")):
         link.unlink()  # of a hostile tree: here, it would lead to this machine's files
@@ -77,7 +77,7 @@ def collect(
             f"the compile made {wheels[0].name}, which is not TensorFlow {build.release} for Python {build.python}",
             hint=f"is --source of this release? The wheel is kept: {wheels[0]}",
         )
-    output.mkdir(parents=True, exist_ok=True)
+    check_output(output, build)  # again: another build may have written there meanwhile
     wheel = output / wheels[0].name
     sidecar = output / f"{wheel.name}.json"
     with whole(wheel) as part:
@@ -201,7 +201,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, rename=AUDIT_FIELDS):
         if self.broken_promises:
             lines.append(
                 f"warning: its name promises {', '.join(self.broken_promises)}, so pip also installs it on systems "
-                f"that it does not run on; rename it with: wheel tags --platform-tag {self.tag} {wheel}"
+                f"that it does not run on; rename it: wheel tags --platform-tag {self.tag} {shlex.quote(str(wheel))}"
             )
         return lines
 

@@ -117,7 +117,7 @@ class Live:
         from rich.live import Live as RichLive
         from rich.spinner import Spinner
 
-        self._console = Console(file=stream, highlight=False)
+        self._console = Console(file=stream, highlight=False, emoji=False)
         self._spinner = Spinner("dots")
         self._running: list[Step] = []
         self._live = RichLive(
