@@ -79,13 +79,11 @@ def test_a_damaged_context_is_written_anew_or_refused(thing: str, here: Path, ou
         assert done.returncode == UsageError.exit_code
         assert "exists and was not written by tfbuild\nhint: " in done.stderr
         context.unlink()
-    else:
-        content = scripts.read_bytes()
+    elif thing == "link":
         scripts.unlink()
-        if thing == "half":
-            scripts.write_bytes(content[:10])
-        else:
-            scripts.symlink_to(outside)
+        scripts.symlink_to(outside)
+    else:
+        scripts.write_bytes(scripts.read_bytes()[:10])
     invoke("dockerfile", *OPTIONS, cwd=here)
     assert contents(context) == good
     assert not any(path.is_symlink() for path in context.rglob("*"))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.commandline import executable
 from tfbuild import __version__, plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of, read_labels
@@ -88,11 +89,17 @@ def test_a_plan_has_no_path_of_this_machine_and_a_size(tmp_path: Path) -> None:
         labels_of(plan.select(long, None))
 
 
-def test_the_current_folder_has_its_name_in_the_command_and_in_the_label(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_current_folder_has_its_name_in_the_command_and_in_the_label(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(Path(__file__).parents[1] / "data" / "double")
     own = plan.select(Request(release="2.20.0", cpu="x86-64-v3", platform="linux/amd64", source="."), None)
     assert dockerfile.command(own).endswith(" --source double")
     assert '"path":"double"' in labels_of(own)["io.tfbuild.plan"]
+    executable(tmp_path / "bin/bazel", "")
+    monkeypatch.chdir(tmp_path)
+    own = plan.select(Request(release="2.20.0", cpu="x86-64-v3", platform="linux/amd64", bazel="7.4.1=."), None)
+    assert dockerfile.command(own).endswith(f" --bazel 7.4.1={tmp_path.name}")
 
 
 ODD = ("", "{", "[]", "1", "[" * 9_999, '{"wheel": 1, "copts": {}}', '{"compiler": ["\\ud800"]}', "9" * 99_999)

@@ -321,6 +321,8 @@ deb-src https://mirror.site/debian bookworm main
 deb https://robot:password@mirror.site/debian bookworm main
 deb https://mirror.site/debian-security forky-security main
 deb mirror+file:///etc/apt/mirrors/debian.list bookworm main
+deb mirror+https://mirror.site/debian.list bookworm-updates main
+deb tor+http://mirror.onion/debian bookworm main
 deb https://packages.site/apt tool-bookworm main
 deb https://download.site/linux/debian bookworm stable
 """
@@ -334,6 +336,7 @@ def test_the_site_s_own_mirror_is_used_and_third_parties_are_not(tmp_path: Path)
     keyring = "[signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]"
     assert base_image.sources("bookworm", tmp_path) == [
         "deb [signed-by=/k.gpg] https://mirror.site/debian-security bookworm-security main",
+        "deb mirror+https://mirror.site/debian.list bookworm-updates main",
         f"deb {keyring} http://mirror.site/debian bookworm main contrib",
         f"deb {keyring} http://mirror.site/debian bookworm-updates main contrib",
         "deb http://inline.site/debian bookworm main",

@@ -117,6 +117,10 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         ("mkl", "--repo_env=TF_NEED_CUDA=0"), ("cuda", "--define=enable_mkl=false"),
         ("cuda", "--define=tensorflow_mkldnn_contraction_kernel=1"),
     )),
+    # Nor do these.
+    ({"release": "2.20.0", "target": "mkl", "config": ("cpu_cross",)}, {"+configs": "cpu_cross"}),
+    *(({"release": "2.20.0", "target": target, "configure": (answer,)}, {"+configure_env": (answer[:-2], "x")})
+      for target, answer in (("cpu", "MKL_ROOT=x"), ("cpu", "CUDA_CACHE_PATH=x"), ("mkl", "CPU_COUNT=x"))),
     *(({"target": target, **V3}, {"release": NEWEST}) for target in targets.names()),
 ]  # fmt: skip
 

@@ -43,6 +43,7 @@ MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 # A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
 CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
 APT = Path("/etc/apt")
+SERVED = re.compile(r"(?:mirror\+)?https?://")
 SOURCE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
 
 
@@ -310,7 +311,7 @@ def sources(distribution: str, folder: Path = APT) -> list[str]:
         if file.suffix in (".list", ".sources") and file.is_file():
             parser = _deb822 if file.suffix == ".sources" else _one_line
             for signed_by, uri, suite, components in parser(file.read_text(errors="replace")):
-                if suite in suites and "main" in components.split() and uri.startswith("http") and not has_login(uri):
+                if suite in suites and "main" in components.split() and SERVED.match(uri) and not has_login(uri):
                     options = f"[signed-by={signed_by}] " if signed_by else ""
                     entries.append(f"deb {options}{uri} {suite} {components}")
     return list(dict.fromkeys(entries)) if any(f" {distribution} " in entry for entry in entries) else []

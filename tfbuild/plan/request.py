@@ -145,7 +145,9 @@ class Request:
         pattern=BAZEL,
         what="a Bazel version",
         form="7.4.1, or 7.4.1=PATH for your own",
-        written=lambda build: f"{build.bazel}={build.own_bazel.name}" if build.own_bazel else build.request.bazel,
+        written=lambda build: (
+            f"{build.bazel}={build.own_bazel.absolute().name}" if build.own_bazel else build.request.bazel
+        ),
     )
     config: tuple[str, ...] = _compiler(
         (),

@@ -53,8 +53,9 @@ def refuse_exclusive(request: Request) -> str:
     target = targets.get(next((name for name in names if not targets.find_target(name)), alone))
     # The image would be labelled as what it is not.
     for word in (word.removeprefix("--config=") for word in words[len(names) :]):
-        # cuda_clang stands for cuda, and mkl_threadpool for mkl.
-        other = targets.find_target(word.lower().partition("_")[0])
+        # cuda_clang stands for cuda, and mkl_threadpool for mkl; cpu_cross and CUDA_CACHE_PATH=/x for none.
+        family = targets.find_target(word.lower().partition("_")[0])
+        other = family if family and family.checks and "=" not in word else targets.find_target(word.lower())
         if other and other != target and word not in target.configs:
             raise UsageError(
                 f"--config {word} belongs to target {other.name}, not to {target.name}", hint=f"--target {other.name}"
@@ -257,8 +258,8 @@ def choose_builder(
 ) -> tuple[str, str, BaseImage | None, tuple[str, ...]]:
     """Return the Python, the compiler and the base of a compile, with notes on what was passed over and why.
 
-    The base is None if the user named one, which may have any compiler, and if no base has that of a machine that
-    compiles without one (`here`). Raises Unsupported.
+    The base is None if the user named one, which may have any compiler, and if no base has the compiler that is named
+    for a machine without a container (`here`). Raises Unsupported.
     """
     compiler = named_compiler(request.compiler, release) if request.compiler else ""
     supported = releases.pythons(release)

@@ -215,7 +215,7 @@ def refuse_yanked(registry: Registry, identifier: str) -> None:
 
 
 # A push writes the indexes, lists the tags once more, and repeats if they give others: so the last of several pushes at
-# once repairs what the others overwrote. It waits before (client.LATE), as GHCR may show the indexes of before.
+# once repairs what the others overwrote. It waits in between (client.LATE): GHCR may still show the former indexes.
 Note = Callable[[str], object]
 
 
