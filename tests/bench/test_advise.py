@@ -242,9 +242,9 @@ def swept(*batches: int, b: float = 1e-4) -> CaseResult:
     ("sweeps", "expected"),
     [
         ([(1, 16, 64, 128), (1, 32, 64, 128)], ("batch_size = 64", "")),
-        ([(1, 16, 64), (1, 16, 128)], ("batch_size = 16", "the largest one tried; more may be faster")),
+        ([(1, 32, 64), (1, 64, 128)], ("batch_size = 64", "the largest one tried for (1, 32, 64); more may be faster")),
     ],
-    ids=["enough for both", "the largest of both"],
+    ids=["enough for both", "the largest of one"],
 )
 def test_one_batch_size_is_advised_for_all_models(sweeps: list[tuple[int, ...]], expected: tuple[str, str]) -> None:
     cases = [replace(swept(*batches), name=str(batches)) for batches in sweeps]
@@ -253,6 +253,8 @@ def test_one_batch_size_is_advised_for_all_models(sweeps: list[tuple[int, ...]],
     assert first.line == "first()", "what costs nothing is before it"
     assert (advice.line, advice.remark, len(advice.gains)) == (*expected, 2)
     assert advise.advise(report(experiment("batchsize", swept(1, 2), swept(4, 8)))) == (), "none was tried for both"
+    apart = swept(1, 16, 64), swept(1, 16, 128)
+    assert advise.advise(report(experiment("batchsize", *apart))) == (), "16 is too small for either"
     unsure = sizes(1e-3, 1e-4, 1, 2, 4, 8, 16, 32, 64)
     assert advise.advise(report(experiment("batchsize", unsure))) == (), "no verdict, no advice"
 

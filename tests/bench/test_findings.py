@@ -25,6 +25,9 @@ def test_memory_is_reported_only_if_it_fits_a_line() -> None:
     assert finding.values["mib_per_item"] == pytest.approx(0.25)
     assert finding.values["memory_limit"] == pytest.approx(62000, rel=0.02), "what else is in memory counts too"
     assert "256 KiB in addition to 600 MiB (measured up to batch 4096)" in finding.text
+    pictures = findings.memory("ResNet-50", [(1, 700.0), (64, 7000.0)], 16000.0)
+    assert pictures is not None
+    assert "takes 102,000 KiB" in pictures.text, "100 MiB"
     assert findings.memory("dense", [], 16000.0) is None
     assert findings.memory("dense", line[:1], 16000.0) is None
     assert findings.memory("dense", [(1, 600.0), (4096, 650.0)], 16000.0) is None, "too little to tell from noise"

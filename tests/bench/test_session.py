@@ -331,7 +331,9 @@ def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None
     assert not run.interrupted
 
 
-@pytest.mark.parametrize("error", [EngineMissing("no engine"), DiskFull("full"), UnknownImage("no image")])
+@pytest.mark.parametrize(
+    "error", [EngineMissing("no engine"), DiskFull("full"), UnknownImage("no image"), TfbuildError("refused")]
+)
 @pytest.mark.parametrize("asked", ["engine", "image"])
 def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(error: TfbuildError, asked: str) -> None:
     def ask(what: str) -> None:
@@ -340,10 +342,23 @@ def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(error: T
 
     machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     engine = cast(Engine, SimpleNamespace(image=lambda _: ask("image")))
-    settings, progress = Settings(mode="quick", budget=60), Progress(io.StringIO())
-    run = session.Session(engine, settings, machine, progress, lambda: ask("engine"), time.monotonic() + 60)
+    settings, told = Settings(mode="quick", budget=60), io.StringIO()
+    run = session.Session(engine, settings, machine, Progress(told), lambda: ask("engine"), time.monotonic() + 60)
     run.run(experiments.known_experiments())
-    assert (run.interrupted, run.runs) == (True, [])
+    assert (run.interrupted, run.runs, told.getvalue()) == (True, [], f"bench: {error.reason}\n")
+
+
+class Refusing(BenchEngine):
+    def run(self, ref: str, command: list[str], **options: Any) -> ContainerRun:
+        if "probe" not in command:
+            raise TfbuildError("the container engine refused: no more")
+        return super().run(ref, command, **options)
+
+
+def test_an_engine_that_refuses_the_container_for_a_log_costs_only_the_log() -> None:
+    (row,) = bench("onednn", rounds=6, engine=Refusing(Script()))[0].experiments
+    assert row.status == "measured"
+    assert row.findings[0].text.endswith("oneDNN's log could not be read: the container engine refused: no more")
 
 
 def test_what_is_left_of_the_budget_is_shared_by_weight(stopped: Stopped) -> None:

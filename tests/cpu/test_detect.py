@@ -104,7 +104,7 @@ def test_a_file_without_a_final_newline_or_with_windows_ends_is_a_file(row: Mach
     ("text", "vendor", "model"),
     [
         *((f"Features : fp asimd\nCPU implementer : {code}\nCPU part : 0xd0c\n", name, "0xd0c") for code, name in
-          (("0x41", "ARM"), ("0x61", "Apple"), ("0xc0", "Ampere"), ("0x99", "unknown"))),
+          (("0x41", "ARM"), ("0x61", "Apple"), ("0xc0", "Ampere"), ("0x99", "unknown"), ("0x6d", "Microsoft"))),
         ("Features : fp asimd\n", "unknown", "unknown"),
         ('{"arch": "X86_64", "flags": ["pni", "avx"]}', "unknown", "unknown"),
         ('{"arch": "ARM_8", "flags": ["asimd"], "vendor_id_raw": "ARM", "brand_raw": "N1"}', "ARM", "N1"),

@@ -26,6 +26,9 @@ from tfbuild.measure.probe import Installation
 
 KINDS = (Environment, TensorFlow, Faults, Computed, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
+# A process's cgroup on a machine, in the version 2 that systemd uses.
+SCOPE = "12:cpu:/x\n0::/a/b.scope\n"
+
 
 def told(reading: Callable[[], float | None], files: dict[str, str]) -> float | None:
     """Return a reading on a machine with these files alone."""
@@ -39,6 +42,7 @@ def told(reading: Callable[[], float | None], files: dict[str, str]) -> float | 
     system = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20, "SC_CLK_TCK": 100}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.sysconf", system.__getitem__)
+        patch.setattr("os.sched_getaffinity", lambda _: {0, 1})
         for module in (worker, probes):
             patch.setattr(module, "open", opened, raising=False)
         return reading()
@@ -52,6 +56,8 @@ def told(reading: Callable[[], float | None], files: dict[str, str]) -> float | 
         ({"memory.max": "1073741824\n", "memory/memory.limit_in_bytes": "1"}, 1024),
         # What version 1 has for no limit.
         ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 4096),
+        # Without a container: the group around its own has the limit.
+        ({"/proc/self/cgroup": SCOPE, "a/b.scope/memory.max": "max\n", "a/memory.max": "1073741824\n"}, 1024),
     ],
 )
 def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str, str], mebibytes: float) -> None:
@@ -65,6 +71,7 @@ def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str,
         (worker.throttled, {"cpu.stat": "nr_periods 9\nnr_throttled 7\n", "cpu/cpu.stat": "nr_throttled 1\n"}, 7),
         (worker.throttled, {"cpu/cpu.stat": "nr_throttled 3\n"}, 3),
         (worker.throttled, {"cpu.stat": "nr_periods 9\n"}, 0),
+        (worker.throttled, {"/proc/self/cgroup": SCOPE, "a/cpu.stat": "nr_throttled 7\n", "cpu.stat": "usage 9"}, 7),
         (lambda: probes.used("VmHWM"), {"/proc/self/status": "VmPeak: 9 kB\nVmHWM:\t 2048 kB\nVmRSS: 7 kB\n"}, 2),
         (
             lambda: probes.used("VmRSS", "HugetlbPages"),
@@ -74,7 +81,9 @@ def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str,
         # Of a kernel without them.
         (lambda: probes.used("HugetlbPages"), {"/proc/self/status": "Name: x\nVmRSS: 7 kB\n"}, 0),
         # All but idle (4) and waiting for disks (5); guests are in the first two already.
-        (worker.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\ncpu0 1 1 1 1 1 1 1 1 1 1\n"}, 2.7),
+        (worker.busy_seconds, {"/proc/stat": "cpu  10 20 30 4 5 60 70 80 9 9\nintr 1 1 1 1 1 1 1 1 1\n"}, 2.7),
+        # Of the two CPUs that it may use: the load of others on the third is none of its own.
+        (worker.busy_seconds, {"/proc/stat": "cpu 9\ncpu0 1 2 3 4 5 6 7 8 9\ncpu1 1 1 1 1 1 1 1 1\ncpu2 9\n"}, 0.33),
     ],
 )
 def test_what_the_kernel_says_of_a_process_and_the_machine(
@@ -110,6 +119,13 @@ def test_a_sample_is_as_many_calls_as_take_its_time(seconds: float, calls: int) 
     assert worker.calibrate(SimpleNamespace(sample=lambda inner: (inner * seconds, 0.0))) == pytest.approx(calls)
 
 
+def test_page_faults_are_those_of_the_calls_that_are_timed() -> None:
+    """A pipeline's first batches, which no time is taken of, have faults of their own."""
+    handler = worker.QuestionHandler({})
+    handler.warm["x"] = SimpleNamespace(sample=lambda inner: (0.1, 0.1, 7 * inner), traces=lambda: 1)
+    assert handler.sample("x", 3).faults == 21
+
+
 @each(
     "error, line",
     [
@@ -131,6 +147,7 @@ def test_the_cause_of_an_error_is_one_line(error: Exception, line: str) -> None:
         ({"cpu.max": "150000 100000\n", "cpu/cpu.cfs_quota_us": "1\n", "cpu/cpu.cfs_period_us": "1\n"}, 1.5),
         ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({"/proc/self/cgroup": SCOPE, "a/b.scope/cpu.max": "max 100000\n", "a/cpu.max": "150000 100000\n"}, 1.5),
     ],
 )
 def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpus: float | None) -> None:
@@ -253,7 +270,7 @@ def test_a_probe_gets_its_environment_and_gpus() -> None:
     engine = ended('{"count": 3}\n')
     probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_NUM": "1"}, gpus=True)
     assert engine.options["env"] == {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_NUM": "1"}
-    assert (engine.options["gpus"], engine.options["timeout"]) == (True, 90)
+    assert (engine.options["gpus"], engine.options["timeout"]) == (True, probe.SECONDS)
     probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_CPP_MIN_LOG_LEVEL": "3"})
     assert (engine.options["env"], engine.options["gpus"]) == ({"TF_CPP_MIN_LOG_LEVEL": "3"}, False)
 

@@ -19,7 +19,7 @@ from tfbuild.in_container.bench.worker import Calibrated, Dropped, Hello, Idle, 
 from tfbuild.measure import probe, rounds, workers
 from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
-from tfbuild.measure.records import CaseResult
+from tfbuild.measure.records import CaseResult, Round
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import NO_GPU, Key, MeasurementError, Pool
 
@@ -204,6 +204,14 @@ def test_a_disturbed_round_is_taken_again_and_the_quietest_counts() -> None:
     assert script.times("sample", "arm") == 1 + 3 + 1
 
 
+def test_a_side_that_is_lost_in_a_repeat_leaves_the_round_that_was_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, disturbed = case_of(Script()), Round(samples={}, foreign=0.5)
+    tries = [disturbed, None, Round(samples={}, foreign=0.9)]
+    monkeypatch.setattr(run, "_round", lambda _: tries.pop(0))
+    run.quiet_round(random.Random(1), LATER)
+    assert (run.rounds, tries) == ([disturbed], [])
+
+
 # --- what cannot be measured ------------------------------------------------------------------------------------------
 
 
@@ -235,6 +243,16 @@ def test_without_the_baseline_and_the_baseline_again_nothing_is_judged(lost: tup
     result = measured(case_of(Script(dies=[lost])))
     assert (result.status, result.rounds) == ("failed", ())
     assert states(result)["baseline"] == ("failed", "its process was lost: the worker ended: ... Segmentation fault")
+
+
+def test_a_baseline_that_dies_in_a_round_is_why_nothing_is_judged() -> None:
+    script = Script()
+    run = case_of(script)
+    assert measured(run).status == "measured"
+    script.dies = [("sample", "baseline")]
+    result = measured(run, 1)
+    assert (result.status, result.reason) == states(result)["baseline"]
+    assert result.reason
 
 
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:

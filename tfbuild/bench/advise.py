@@ -226,12 +226,12 @@ def _lines(row: ExperimentResult, current: CurrentSettings) -> Iterator[Advice]:
 
 
 def _batch_size(row: ExperimentResult) -> Iterator[Advice]:
-    """Advise the smallest size that is large enough for all models, of those at which all were measured."""
+    """Advise the smallest size that is large enough for all models; nothing if each needs another one."""
     swept = [case for case in row.cases if findings.sweeps_batches(case) and findings.enough(case)]
-    sizes = set.intersection(*({arm.items for arm in case.arms if arm.seconds} for case in swept)) if swept else {0}
-    largest = max(sizes, default=0)
-    size = min((n for n in sizes if all(n in findings.enough(case) for case in swept)), default=largest)
+    size = min(set.intersection(*({*findings.enough(case)} for case in swept)), default=0) if swept else 0
     own = [_comparison(row, case, arm, case.arms[0]) for case in swept for arm in case.arms if arm.items == size]
-    if gained := [one for one in own if one.gained]:
-        remark = "the largest one tried; more may be faster" if size == largest else ""
+    gained = [one for one in own if one.gained]
+    if gained and not any(one.lost for one in own):
+        ends = [case.name for case in swept if size == max(arm.items for arm in case.arms if arm.seconds)]
+        remark = f"the largest one tried for {' and '.join(ends)}; more may be faster" if ends else ""
         yield _advice(f"batch_size = {size}", remark, own, gained)

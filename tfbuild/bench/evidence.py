@@ -55,8 +55,8 @@ def _primitives(
             timeout=max(LEAST_SECONDS, seconds / 2),
         )
         why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
-    except OSError as error:
-        why = str(error)
+    except (TfbuildError, OSError) as error:
+        why = error.reason if isinstance(error, TfbuildError) else str(error)
     log = f"{begin}oneDNN's log could not be read: {why}"
     yield Finding(text=log, values={}) if why else primitives(begin, run.stderr)
 

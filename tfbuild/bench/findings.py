@@ -76,8 +76,8 @@ def memory(name: str, points: Sequence[tuple[int, float]], limit: float) -> Find
     rest = base - each * first
     largest = int(float(f"{max(0.0, (limit - rest) / each):.1e}"))
     text = (
-        f"{name}: an item of a batch takes {each * 1024:.3g} KiB in addition to {rest:.0f} MiB (measured up to batch "
-        f"{last}); the {limit:.0f} MiB of memory here are full at batch {largest:,}"
+        f"{name}: an item of a batch takes {_rounded(each * 1024)} KiB in addition to {rest:.0f} MiB (measured up to "
+        f"batch {last}); the {limit:.0f} MiB of memory here are full at batch {largest:,}"
     )
     values = {"mib_per_item": each, "mib_beside": rest, "mib_limit": limit, "memory_limit": float(largest)}
     return Finding(text=text, values=values)
@@ -162,9 +162,10 @@ def _items_per_second(case: CaseResult) -> list[Finding]:
     return [Finding(text=f"{case.name}: {rates}", values={arm.name: _rate(arm) for arm in timed})]
 
 
-def _rounded(rate: float) -> str:
-    """Format a rate with three digits, or as a whole number: "12.3", "2,130"."""
-    return f"{rate:.3g}" if rate < 1000 else f"{float(f'{rate:.3g}'):,.0f}"
+def _rounded(number: float) -> str:
+    """Format a number with three digits, or as a whole number: "12.3", "2,130"."""
+    digits = float(f"{number:.3g}")
+    return f"{digits:g}" if digits < 1000 else f"{digits:,.0f}"
 
 
 def _bandwidth(case: CaseResult) -> list[Finding]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tfbuild import __version__
 from tfbuild.bench import evidence, findings, wording
-from tfbuild.errors import DiskFull, EngineMissing, UnknownImage, UsageError
+from tfbuild.errors import TfbuildError, UnknownImage, UsageError
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import evaluate, experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
@@ -91,8 +91,6 @@ PREPARING = 0.6
 # experiments: a few experiments with an interval are worth more than many without.
 GRACE = 2.0
 GRACE_SECONDS = 20.0
-# They end a run as Ctrl-C does.
-LOST_ERRORS = (EngineMissing, DiskFull, UnknownImage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +147,10 @@ class Session:
     interrupted: bool = False
 
     def run(self, rows: Sequence[Experiment]) -> None:
-        """Measure the experiments in order; Ctrl-C ends it."""
+        """Measure the experiments in order; Ctrl-C ends it, and so does an engine that is lost or refuses.
+
+        Raises UsageError for a model of the user's own that cannot run, before anything is measured.
+        """
         clock = Clock(
             self.end, [sum(self._seconds(row, case) for case in row.cases(self.settings.quick)) for row in rows]
         )
@@ -159,11 +160,15 @@ class Session:
                 for row in rows:
                     self._require_image()
                     self._experiment(row, pool, clock)
-        except (KeyboardInterrupt, *LOST_ERRORS):
+        except UsageError:
+            raise
+        except (KeyboardInterrupt, TfbuildError) as error:
             self.interrupted = True
+            if isinstance(error, TfbuildError):
+                self.progress(f"bench: {error.reason}")
 
     def _require_image(self) -> None:
-        """Raise one of LOST_ERRORS if the image or the engine is gone."""
+        """Raise TfbuildError if the image or the engine is gone."""
         self.require_engine()
         self.engine.image(self.machine.image)
 
@@ -243,7 +248,7 @@ class Session:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
             pool.forget()
-        except (KeyboardInterrupt, *LOST_ERRORS):
+        except (KeyboardInterrupt, TfbuildError):
             run.cases += [one.result(interrupted=True) for one in runs]
             raise
         run.cases += [one.result() for one in runs]

@@ -24,7 +24,10 @@ IMPLEMENTERS = {
     "0x43": "Cavium",
     "0x46": "Fujitsu",
     "0x48": "HiSilicon",
+    "0x4e": "NVIDIA",
+    "0x51": "Qualcomm",
     "0x61": "Apple",
+    "0x6d": "Microsoft",
     "0xc0": "Ampere",
 }
 # lscpu says "Flags" on both.

@@ -205,13 +205,12 @@ class CaseRun:
         raise MeasurementError(f"{MOST_TRIES} samples took less than a tenth of a second")
 
     def quiet_round(self, shuffled: random.Random, end: float) -> None:
-        """Add an undisturbed round, or the least disturbed of a few; none if a side was lost."""
+        """Add an undisturbed round, or the least disturbed of a few; none if a side was lost in the first."""
         best = self._round(shuffled)
         for _ in range(MOST_REPEATS):
             if best is None or best.foreign <= MOST_FOREIGN or time.monotonic() > end:
                 break
-            repeat = self._round(shuffled)
-            best = min(best, repeat, key=lambda row: row.foreign) if repeat else None
+            best = min(filter(None, (best, self._round(shuffled))), key=lambda row: row.foreign)
         if best:
             self.rounds.append(best)
 
@@ -288,8 +287,7 @@ class CaseRun:
         if measured:
             return records.MEASURED, ""
         lost = next((side.status for side in self.sides if not side.live), records.FAILED)
-        reason = next((side.reason for side in self.sides if side.reason), "no round was completed")
-        return lost, "" if self.rounds else reason
+        return lost, next((side.reason for side in self.sides if side.reason), "no round was completed")
 
     def _agrees(self, side: Side) -> bool | None:
         """Whether the side computes what the baseline does; None if no one claims so, or if it cannot be compared."""

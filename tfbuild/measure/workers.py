@@ -63,7 +63,7 @@ def check_sample(name: str, sample: WorkerSample) -> None:
 
 
 def foreign_share(samples: Sequence[WorkerSample]) -> float:
-    """Return the share of the machine's time that others used: its busy time, less what the samples used."""
+    """Return the share of the CPUs' time that others used: their busy time, less what the samples used."""
     others = sum(sample.busy - sample.cpu for sample in samples)
     return max(0.0, others / sum(sample.wall * sample.cpus for sample in samples))
 

@@ -25,7 +25,7 @@ class Delayed(FunctionWork):
 
     def sample(self, inner):
         begin = time.perf_counter(), time.process_time()
-        wall, cpu = super().sample(inner)
+        wall, cpu, faults = super().sample(inner)
         if self.how == "sleep":
             time.sleep(0.08 * wall)
             clock, end = time.perf_counter, begin[0] + 1.1 * wall
@@ -33,7 +33,7 @@ class Delayed(FunctionWork):
             clock, end = time.process_time, begin[1] + 1.1 * cpu
         while clock() < end:
             pass
-        return time.perf_counter() - begin[0], time.process_time() - begin[1]
+        return time.perf_counter() - begin[0], time.process_time() - begin[1], faults
 
 
 @workload

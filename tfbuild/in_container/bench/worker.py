@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import os
-import resource
 import signal
 import statistics
 import sys
@@ -86,7 +85,7 @@ class Calibrated:
 class WorkerSample:
     """A sample: `wall` seconds by the clock and `cpu` seconds of this process's CPU time for `inner` calls.
 
-    `busy`: CPU seconds that the whole machine was busy meanwhile; `cpus`: the machine's CPUs; `traces`: how often
+    `busy`: seconds that the CPUs which it may use, so many `cpus`, were busy meanwhile; `traces`: how often
     TensorFlow has traced the function so far (more than once: part of the time was Python's); `faults`: page faults;
     `throttled`: periods in which the cgroup's quota stopped the container; `rss`: MiB afterwards.
     """
@@ -194,17 +193,17 @@ class QuestionHandler:
     def sample(self, key: str, inner: int) -> WorkerSample:
         """Time `inner` calls, and record what else happened meanwhile."""
         workload = self.warm[key]
-        stopped, before, faulted = throttled(), busy_seconds(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        stopped, before = throttled(), busy_seconds()
         begin = time.perf_counter(), time.process_time()
-        wall, cpu = workload.sample(inner)
+        wall, cpu, faults = workload.sample(inner)
         whole = time.perf_counter() - begin[0], time.process_time() - begin[1]
         return WorkerSample(
             wall=wall,
             cpu=cpu,
             busy=busy_while_timed(busy_seconds() - before, whole, (wall, cpu)),
-            cpus=os.cpu_count() or 1,
+            cpus=len(os.sched_getaffinity(0)),
             traces=workload.traces(),
-            faults=resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faulted,
+            faults=faults,
             throttled=throttled() - stopped,
             rss=used("VmRSS", "HugetlbPages"),
         )
@@ -314,7 +313,7 @@ def _share() -> float:
 
 
 def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:
-    """Return the CPU seconds that the machine was busy in the `timed` part of a sample, out of `busy` in the `whole`.
+    """Return the CPU seconds that the CPUs were busy in the `timed` part of a sample, out of `busy` in the `whole`.
 
     Both parts are (wall, CPU) seconds. What a workload does before its timed part (a pipeline's first batches, dropping
     files from the cache) is not foreign load; the load of others is taken as even over the whole sample.
@@ -323,14 +322,20 @@ def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float
     return timed[1] + others * min(1.0, timed[0] / whole[0])
 
 
-def busy_seconds(stat: str = "/proc/stat") -> float:
-    """Return the machine's busy CPU seconds since boot, by `stat` (in a container: the host's)."""
-    with open(stat) as file:
-        ticks = [int(field) for field in file.readline().split()[1:9]]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+def busy_seconds() -> float:
+    """Return the busy CPU seconds since boot of the CPUs that this process may use (of all, where they are not listed).
+
+    A load on others takes nothing from it, and one on its own must not be lost in a large machine's total.
+    """
+    with open("/proc/stat") as file:
+        rows = [line.split() for line in file if line.startswith("cpu")]
+    own = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    # All but idle and waiting for disks, the fourth and fifth; guests, at the end, are in the first two already.
+    ticks = (sum(map(int, (*row[1:4], *row[6:9]))) for row in [row for row in rows if row[0] in own] or rows[:1])
+    return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def throttled() -> int:
-    """Return the periods in which the cgroup's quota has stopped this container; 0 if unknown."""
-    lines = of_cgroup("cpu.stat", "cpu/cpu.stat").splitlines()
-    return next((int(line.split()[1]) for line in lines if line.startswith("nr_throttled ")), 0)
+    """Return the periods in which the cgroup's quota has stopped this process; 0 if unknown."""
+    lines = "\n".join(of_cgroup("cpu.stat", "cpu/cpu.stat")).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("nr_throttled "))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import resource
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-Timing = tuple[float, float]  # seconds by the clock, seconds of this process's CPU time
+Timing = tuple[float, float, int]  # seconds by the clock, seconds of this process's CPU time, its page faults
 
 _WORKLOADS: dict[str, Callable[..., Any]] = {}
 
@@ -32,6 +33,12 @@ def registered() -> dict[str, Callable[..., Any]]:
     for module in pkgutil.iter_modules([os.path.dirname(os.path.abspath(__file__))]):
         importlib.import_module(__name__ + "." + module.name)
     return _WORKLOADS
+
+
+def passed(begin: Timing = (0.0, 0.0, 0)) -> Timing:
+    """Return what has passed since an earlier answer of this function."""
+    wall, cpu, faults = time.perf_counter(), time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    return wall - begin[0], cpu - begin[1], faults - begin[2]
 
 
 class Work:
@@ -50,10 +57,10 @@ class Work:
 
     def sample(self, inner: int) -> Timing:
         """Time `inner` calls."""
-        begin = time.perf_counter(), time.process_time()
+        begin = passed()
         for _ in range(inner):
             self.call()
-        return time.perf_counter() - begin[0], time.process_time() - begin[1]
+        return passed(begin)
 
     def traces(self) -> int:
         """Return how often TensorFlow has traced it, which must stay 1."""

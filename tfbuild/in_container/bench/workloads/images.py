@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -16,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from ...smoke.probes import Unfit
-from . import FunctionWork, Timing, Work, normal, trace_count, workload
+from . import FunctionWork, Timing, Work, normal, passed, trace_count, workload
 
 IMAGES = 16
 BATCHES_DISCARDED = 3
@@ -97,10 +96,10 @@ class Batches(Work):
         iterator = iter(self.batches)
         for _ in range(self.discarded):
             self.use(next(iterator))
-        begin = time.perf_counter(), time.process_time()
+        begin = passed()
         for _ in range(inner):
             self.use(next(iterator))
-        timing = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        timing = passed(begin)
         del iterator
         return timing
 
@@ -263,12 +262,12 @@ class FileRead(Work):
             pass
 
     def sample(self, inner: int) -> Timing:
-        wall = cpu = 0.0
+        wall, cpu, faults = 0.0, 0.0, 0
         for _ in range(inner):
             self.drop_cache()
             timing = super().sample(1)
-            wall, cpu = wall + timing[0], cpu + timing[1]
-        return wall, cpu
+            wall, cpu, faults = wall + timing[0], cpu + timing[1], faults + timing[2]
+        return wall, cpu, faults
 
     def drop_cache(self) -> None:
         for path in self.files if self.cold else ():

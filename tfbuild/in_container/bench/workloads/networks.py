@@ -137,7 +137,7 @@ def model(
 
     if jpegs:
         # From the second step on, one batch is ready when a step begins.
-        ready = pipeline(os.cpu_count() or 1, prefetch=1, fused_decode=True, batch=batch, size=size).batches
+        ready = pipeline(len(os.sched_getaffinity(0)), prefetch=1, fused_decode=True, batch=batch, size=size).batches
         return Batches(ready, batch, tf.function(step, jit_compile=xla or None), discarded=1)
     # Each process draws its own weights.
     work = FunctionWork(step, x, items=batch, comparable=False, xla=xla)
