@@ -214,6 +214,11 @@ def test_what_is_read_is_limited(
 def test_a_table_of_frames_of_another_form_is_left_alone(scanned: Callable[..., ScannedCode]) -> None:
     content = library(everywhere(AVX2), None, count=64)
     frames = scan.FRAME_HEADER.pack(*scan.FRAME_ENCODINGS, 0, 64)
+    # Its rows would tell: they begin within instructions.
+    head, rows = content.split(frames)
+    shifted = [scan.FRAME_ENTRY.pack(place + 1, 0) for place, _ in scan.FRAME_ENTRY.iter_unpack(rows[: 64 * 8])]
+    content = head + frames + b"".join(shifted) + rows[64 * 8 :]
+    assert scanned(content).compiled != {"avx", "avx2"}
     for form in ((2, 0x1B, 3, 0x3B), (1, 0x1C, 3, 0x3B), (1, 0x1B, 4, 0x3B), (1, 0x1B, 3, 0x3C)):
         other = content.replace(frames, scan.FRAME_HEADER.pack(*form, 0, 64))
         assert scanned(other).compiled == {"avx", "avx2"}

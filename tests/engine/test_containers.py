@@ -32,6 +32,7 @@ def test_every_container_is_confined_and_a_sandboxed_one_more() -> None:
     for options in (usual, boxed):
         assert (options["cap_drop"], options["security_opt"]) == (["ALL"], ["no-new-privileges"])
         assert (options["auto_remove"], options["log_config"]) == (True, {"Type": "none"})
+        assert options["init"] is False, "a worker is paused by signals to the container's first process"
     assert (usual["pids_limit"], usual["mounts"], "read_only" in usual) == (containers.MOST_PROCESSES, [], False)
     assert (boxed["pids_limit"], boxed["read_only"]) == (BOX.processes, True)
 

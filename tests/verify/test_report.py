@@ -166,6 +166,8 @@ def test_a_report_without_a_start_can_be_shown() -> None:
     assert "Throughput" not in ParsedPage(reporting.to_html(bare)).titles
     reporting.show_report(bare, io.StringIO())
     assert decode(records.to_json(bare), Report) == bare
+    assert reporting.environment_facts(bare)["size"] == "1000 MB"
+    assert "size" not in reporting.environment_facts(replace(bare, image=replace(bare.image, size=0)))
 
 
 def test_no_text_of_an_image_is_markup_in_markdown() -> None:

@@ -22,7 +22,7 @@ from tfbuild.measure import probe
 from tfbuild.util.progress import Progress
 from tfbuild.verify import Verification, VerificationCheck, session
 from tfbuild.verify import report as reporting
-from tfbuild.verify.checks import IMPORT, isa
+from tfbuild.verify.checks import IMPORT, configuration, isa
 from tfbuild.verify.checks.guard import LESSER_CPU
 from tfbuild.verify.report import SCHEMA, Report
 
@@ -190,6 +190,12 @@ def test_an_image_of_somebody_else_starts_nothing() -> None:
     with pytest.raises(UnknownImage, match="tfbuild:x was not made by tfbuild"):
         verified(row("one"), engine=engine)
     assert engine.events == []
+
+
+def test_a_feature_that_only_a_later_tfbuild_knows_is_told_in_a_report() -> None:
+    later = SessionEngine(image_=image(labels={"io.tfbuild.features": "avx nosuch"}))
+    (check,) = verified(configuration.CHECK, engine=later)[0].checks
+    assert (check.status, check.detail) == ("fail", "its instruction set is f16c, but its features are not all known")
 
 
 # --- the report -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -12,6 +12,7 @@ from tests.measure.test_workers import Script
 from tests.rows import each
 from tests.verify.images import BASELINE, IMAGE, OTHER, ImageEngine, verification
 from tfbuild import plan
+from tfbuild.engine import WorkerDied
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments
 from tfbuild.measure import rounds as rounding
@@ -191,6 +192,20 @@ def test_a_worker_that_dies_is_the_image_s_failure(question: tuple[str, str]) ->
     check, state, _ = run(Script(seconds={IMAGE: 0.01, BASE_AGAIN: 0.01, OTHER: 0.02}, dies=[question]))
     assert (check.status, state.throughput) == ("fail", None)
     assert check.detail.startswith("could not be measured: ")
+
+
+def test_a_baseline_that_this_cpu_cannot_run_is_no_fault_of_the_image(script: Script) -> None:
+    """An image for a CPU without AVX is compared with the official wheel's, which needs it."""
+    said = "tfbuild: this CPU lacks avx, and this image (2.21.0-mkl-py3.11-f16c) was compiled for f16c"
+
+    class Refusing(ImageEngine):
+        def worker(self, ref: str, command: list[str], **more: Any) -> Any:
+            if ref == BASELINE.id:
+                raise WorkerDied(f"the worker ended with exit code 86 before it answered:\n{said}")
+            return super().worker(ref, command, **more)
+
+    check = throughput.CHECK.run(verification(Refusing(script=script)))
+    assert (check.status, check.detail) == ("skip", f"the baseline does not start here: {said}")
 
 
 def test_a_comparison_without_enough_rounds_has_no_ratio() -> None:

@@ -127,6 +127,8 @@ def confinement(sandbox: Sandbox | None, mounts: Sequence[Mount], *, gpus: bool)
     return {
         "stdin_open": True,
         "auto_remove": True,
+        # Also where the engine's default is an init process: SIGSTOP would pause that, and not the worker below it.
+        "init": False,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges"],
         # Output is read while the container runs; the engine's own copy of it would grow without limit.

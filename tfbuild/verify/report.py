@@ -222,7 +222,7 @@ def environment_facts(report: Report) -> dict[str, str]:
     rows = {
         "image": f"{image.ref} ({image.id})",
         "digests": " ".join(image.digests),
-        "size": f"{image.size / 1e6:.0f} MB",
+        "size": f"{image.size / 1e6:.0f} MB" if image.size else "",
         "architecture": image.architecture,
     }
     if host and software:

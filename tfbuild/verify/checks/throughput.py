@@ -115,7 +115,11 @@ def _run(verification: Verification) -> Judgement:
     try:
         result = measure(verification, baseline)
     except (MeasurementError, WorkerDied, TimeoutError) as error:
-        return Judgement(judge.FAIL, f"could not be measured: {getattr(error, 'reason', error)}")
+        why = str(getattr(error, "reason", error))
+        # The image itself has started: this CPU lacks what the baseline needs, as the official wheel needs AVX.
+        if why.startswith(f"the worker ended with exit code {judge.GUARD_EXIT} "):
+            return Judgement(judge.SKIP, f"the baseline does not start here: {judge.last_line(why)}")
+        return Judgement(judge.FAIL, f"could not be measured: {why}")
     if isinstance(result, str):
         return Judgement(judge.SKIP, result)
     verification.throughput = result
