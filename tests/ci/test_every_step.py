@@ -74,7 +74,7 @@ def test_a_release_has_its_version_its_notes_and_what_is_attested(copy: Path) ->
     assert f"CHANGELOG.md has no section [{__version__}]" in machine.run("release.yml", "Notes").stderr
     done_ = runner(copy, GITHUB_REF_NAME="v99.0").run("release.yml", steps[0])
     assert (done_.code, "::error::" in done_.stdout) == (1, True)
-    named = r"raw\.githubusercontent\.com/us/tfbuild/([^/]+)/pull\.sh|uses: us/tfbuild(?:/pull)?@(\S+)"
+    named = r"raw\.githubusercontent\.com/us/tfbuild/([^/]+)/pull\.sh|(?:uses: |github\.com/)us/tfbuild(?:/pull)?@(\S+)"
     for path in ("pull.sh", "docs/publishing.md", "docs/ci.md"):
         text = (ROOT / path).read_text(encoding="utf-8")
         assert {"".join(groups) for groups in re.findall(named, text)} == {TAG}, path

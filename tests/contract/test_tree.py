@@ -56,7 +56,7 @@ def test_what_configure_writes_is_read_after_all_of_bazelrc_that_every_build_tak
 def test_numpy_of_the_lock_file_meets_the_constraints(python: str, tree: Tree) -> None:
     (locked,) = re.findall(r"^numpy==([0-9.]+) ", tree.text(f"requirements_lock_{python.replace('.', '_')}.txt"), re.M)
     requirements = [
-        Requirement(text) for text in (*releases.constraints(RELEASE), *releases.constraints(RELEASE, "build"))
+        Requirement(text) for text in (*releases.constraints(RELEASE), *releases.constraints(RELEASE, step="build"))
     ]
     assert [one for one in requirements if one.name == "numpy"]
     assert [one for one in requirements if one.name == "numpy" if Version(locked) not in one.specifier] == []

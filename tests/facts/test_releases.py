@@ -156,9 +156,9 @@ def test_the_compiler_of_a_wheel_that_was_not_looked_at_is_unknown() -> None:
 @each("release", ALL)
 def test_constraints_are_requirements_and_hermetic_builds_need_none(release: str) -> None:
     for step in ("run", "build"):
-        for line in releases.constraints(release, step):
+        for line in releases.constraints(release, step=step):
             assert Requirement(line).specifier
-    assert bool(releases.constraints(release, "build")) == (Version(release) < Version("2.14"))
+    assert bool(releases.constraints(release, step="build")) == (Version(release) < Version("2.14"))
     assert ("numpy<2" in releases.constraints(release)) == (Version(release) < Version("2.18"))
     assert ("setuptools<82" in releases.constraints(release)) == (Version(release) < Version("2.21"))
 

@@ -40,7 +40,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({**OFFICIAL, "release": "2.21.0"}, {
         "id": "2.21.0-mkl-py3.11-f16c", "copts": ("--copt=-mavx", "--copt=-mf16c"), "bazel": "", "configs": (),
         "threading": "threadpool", "wheel.requirement": "tensorflow-cpu==2.21.0", "-instruction_set.features": "avx2",
-        "notes": (), "toolchain": None,
+        "notes": (), "toolchain": None, "wheel.constraints": (),
     }),
     ({**OFFICIAL, "release": "2.21.0", "cpu": "haswell"}, {
         "+notes": "--cpu haswell does not apply: the official wheel is compiled for f16c, whatever the CPU; "
@@ -50,14 +50,14 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         "+notes": "--cpu f16c does not apply: the official wheel is compiled for f16c, whatever the CPU",
     }),
     ({**OFFICIAL, "release": "2.14.0"}, {"id": "2.14.0-mkl-py3.11-avx", "+wheel.constraints": "numpy<2"}),
-    ({**OFFICIAL, "release": "2.17.1"}, {"id": "2.17.1-mkl-py3.11-avx", "+wheel.constraints": "numpy<2"}),
+    ({"release": "2.21.0", "cpu": "core2"}, {"id": "2.21.0-mkl-py3.13-ssse3", "+wheel.constraints": "numpy<2.4"}),
     ({**OFFICIAL, "python": "3.13"}, {"release": NEWEST}),
     ({**OFFICIAL, "release": "2.15"}, {"release": "2.15.1", "notes": ()}),
     ({**OFFICIAL, "release": "2.21.0", "python": "3.12"}, {"python": "3.12", "notes": ()}),
     ({**OFFICIAL, "target": "cuda"}, {"wheel.requirement": f"tensorflow[and-cuda]=={NEWEST}"}),
     ({**OFFICIAL, "target": "cuda", "release": "2.21.0"}, {"cuda": "12.5.1", "cudnn": "9.3.0"}),
     ({**OFFICIAL, **ARM_82, "cpu": "", "release": "2.18.0"}, {
-        "instruction_set.name": "armv8-a", "wheel.requirement": "tensorflow==2.18.0",
+        "instruction_set.name": "armv8-a", "wheel.requirement": "tensorflow==2.18.0", "-wheel.constraints": "numpy<2.4",
         "as_released": ("2024-10-25", "6550e4bd80223cdb8be6c3afd1f81e86a4d433c3"),
     }),
     ({**OFFICIAL, "base": "ours:1"}, {

@@ -37,7 +37,8 @@ def official_wheel_here(cpu: Cpu) -> tuple[str, str]:
     runs = f"{fitting}a build from source for it: invoke build --cpu {isa.of_cpu(cpu).option}"
     where = "" if "avx" in lacks else " in half precision"
     why = f"(Illegal instruction{where}), for lack of {' '.join(lacks)}"
-    return "dies here", f"the official wheel of {release} {why}; what runs: {runs}"
+    guest = "; or give this virtual machine its host's CPU model (QEMU: -cpu host)" if cpu.virtual else ""
+    return "dies here", f"the official wheel of {release} {why}; what runs: {runs}{guest}"
 
 
 # --- what was measured ------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from tfbuild.cli.output import out, result, say, say_note, show_plan
 from tfbuild.cli.planning import print_notes, select_at_engine, select_on_host
 from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import UsageError
+from tfbuild.facts import toolchains
 from tfbuild.plan import Request, RunRequest
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
@@ -88,6 +89,8 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
     else:
         chosen = select_at_engine(make(Request, options), run)
         print_notes(chosen)
+        if (debian := toolchains.debian_of(chosen.base_image)) is not None:
+            say_note(f"the wheel may need its base's glibc, {debian.glibc}; on older systems it runs in an image alone")
         exported = Maker(run=run).wheel(chosen, Path(output))
     files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}
     files |= {"libtensorflow": str(exported.library)} if exported.library else {}

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfbuild.errors import DiskFull, TfbuildError, UsageError, fit, without_secrets
+from tfbuild.facts import toolchains
 from tfbuild.plan import Build
 from tfbuild.util import as_typed, terminal
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from tfbuild.publish.pushing import Pushed
 
 # The fields of a plan that people look for first; with --full, the others follow in the order of its JSON.
-FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "wheel", "compiler", "copts", "base_image")
+FIRST = ("id", "release", "python", "target", "platform", "instruction_set", "wheel", "compiler", "copts", "base_image",
+         "cuda", "cudnn", "compute_capabilities")  # fmt: skip
 # Notes that explain a choice: a fix by its ID, and a base with a compiler that is known to fail.
 EXPLAINING_NOTE = re.compile(r"fix [\w-]+: |\S+ on \S+ is passed over ")
 # Parts of other fields.
@@ -140,6 +142,8 @@ def show_plan(build: Build, *, origins: Mapping[str, str] | None = None, full: b
     """Print the plan without empty fields: what people look for, or all (`full`). `origins`: of the options given."""
     values = {key: value for key, value in build.to_json().items() if key not in PARTS_OF_FIELDS}
     values["wheel"] = " ".join((build.wheel.kind, build.wheel.requirement, *build.wheel.constraints)).strip()
+    if (debian := toolchains.debian_of(build.base_image)) is not None:
+        values["base_image"] = f"{build.base_image}, with glibc {debian.glibc}"
     names = [*FIRST, *(name for name in values if full and name not in FIRST)]
     rows = [(name.replace("_", " "), _line(values[name])) for name in names if values[name]]
     if build.toolchain:

@@ -56,13 +56,17 @@ class Disagreement:
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu:
-    """One machine's CPU. `features`: canonical names of those that every core has and programs may use."""
+    """One machine's CPU. `features`: canonical names of those that every core has and programs may use.
+
+    `virtual`: a virtual machine's, as far as its kernel says so.
+    """
 
     vendor: str
     model: str
     arch: str
     features: tuple[str, ...]
     disagreements: tuple[Disagreement, ...] = ()
+    virtual: bool = False
 
     @property
     def level(self) -> str:
@@ -117,6 +121,7 @@ def parse(text: str, *, origin: str = "cpuinfo", machine: str = "") -> Cpu:
         arch=reading.arch,
         features=tuple(sorted(held)),
         disagreements=tuple(decided[name] for name in sorted(decided)),
+        virtual=reading.virtual,
     )
 
 

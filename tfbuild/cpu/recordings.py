@@ -49,7 +49,8 @@ class Reading:
     """What one source says, in canonical names; the rules of tfbuild.cpu turn it into a Cpu.
 
     `cores`: the features that each core lists, without those that the kernel switched off. `diagnostics`: those that
-    CPUID has for this process, and those of them whose registers the operating system saves.
+    CPUID has for this process, and those of them whose registers the operating system saves. `virtual`: it lists the
+    flag `hypervisor`, as an x86-64 virtual machine does.
     """
 
     arch: str
@@ -57,6 +58,7 @@ class Reading:
     model: str
     cores: tuple[frozenset[str], ...]
     diagnostics: Diagnostics | None = None
+    virtual: bool = False
 
 
 class RecordedLibrary(msgspec.Struct):
@@ -103,6 +105,7 @@ def read_kernel(text: str, origin: str, machine: str) -> Reading:
         arch=arch,
         cores=tuple(canonical(names, arch) for _, names in lists),
         diagnostics=diagnostics(text) if arch == "x86_64" else None,
+        virtual=any("hypervisor" in names for _, names in lists),
     )
 
 

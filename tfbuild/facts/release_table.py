@@ -170,9 +170,13 @@ class HostTool(Sourced, frozen=True, kw_only=True):
 
 
 class Constraint(Sourced, frozen=True, kw_only=True):
+    """`arch`, `without`: only for CPUs of that architecture that lack that feature."""
+
     KEY = "requirement"
     requirement: str
     applies: tuple[Step, ...]
+    arch: str = ""
+    without: str = ""
 
 
 class OneDnn(Sourced, frozen=True, kw_only=True):

@@ -172,10 +172,17 @@ def compile_cost(release: str, arch: str = "x86_64", *, cuda: bool = False) -> r
     return msgspec.structs.replace(found, wanted=wanted, most_hours=found.cpu_hours * more)
 
 
-def constraints(release: str, step: release_table.Step = "run") -> tuple[str, ...]:
-    """Return the pip constraints that the wheel needs to work today ("run") or to be built ("build")."""
+def constraints(
+    release: str, arch: str = "", features: Iterable[str] = (), *, step: release_table.Step = "run"
+) -> tuple[str, ...]:
+    """Return the pip constraints that the wheel needs to work today ("run") or to be built ("build").
+
+    `arch`, `features`: of the CPU that it is for; without them, constraints of certain CPUs are left out.
+    """
     return tuple(
-        constraint.requirement for constraint in rows(table().constraint, release) if step in constraint.applies
+        row.requirement
+        for row in rows(table().constraint, release)
+        if step in row.applies and (not row.without or (row.arch == arch and row.without not in features))
     )
 
 

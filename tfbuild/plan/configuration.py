@@ -162,7 +162,7 @@ def packages(compiler: str, *more: str) -> tuple[str, ...]:
 def python_requirements(release: str) -> tuple[str, ...]:
     """Return what pip installs for TensorFlow's own build, sorted. The release's constraints replace plain names."""
     hermetic = releases.rows(table().hermetic_python, release)
-    constraints = releases.constraints(release, "build")
+    constraints = releases.constraints(release, step="build")
     # Pip before 20.3 refuses a name that is given twice.
     constrained = {re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in constraints}
     names = {name for row in toolchains.table().python_package if row.hermetic or not hermetic for name in row.names}

@@ -197,7 +197,7 @@ def _compile(
         hermetic_python=archive,
         system_libs=libraries,
         fixes=fixes,
-        wheel=Wheel(kind="source", requirement="", constraints=releases.constraints(release)),
+        wheel=Wheel(kind="source", requirement="", constraints=releases.constraints(release, arch, features)),
         **_image(request, base),
     )
     return replace(
@@ -335,7 +335,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
         wheel=Wheel(
             kind="official",
             requirement=requirement,
-            constraints=releases.constraints(release),
+            constraints=releases.constraints(release, arch, compiled.features),
             sha256=wheel.official_sha256(requirement, python, arch),
         ),
         notes=(*_about_official(request, release, compiled, requested), *([NO_CUDA] if lacks_cuda else [])),
@@ -378,17 +378,18 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
     sha256 = sources.digest(file.path)
     sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
     claimed = tuple(dict.fromkeys(claim for claim in sets if claim is not None))
+    compiled = wheel.instruction_set(file, release, claimed=claimed)
     return Build(
         release=release,
         python=python,
         target=target,
         platform=platform,
-        instruction_set=wheel.instruction_set(file, release, claimed=claimed),
+        instruction_set=compiled,
         threading=wheel.projects()[file.project].threading,
         wheel=Wheel(
             kind="file",
             requirement=file.path.name,
-            constraints=releases.constraints(release),
+            constraints=releases.constraints(release, arch, compiled.features),
             path=file.path,
             sha256=sha256,
         ),
