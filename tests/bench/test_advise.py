@@ -244,7 +244,6 @@ def swept(*batches: int, b: float = 1e-4) -> CaseResult:
         ([(1, 16, 64, 128), (1, 32, 64, 128)], ("batch_size = 64", "")),
         ([(1, 32, 64), (1, 64, 128)], ("batch_size = 64", "the largest one tried for (1, 32, 64); more may be faster")),
     ],
-    ids=["enough for both", "the largest of one"],
 )
 def test_one_batch_size_is_advised_for_all_models(sweeps: list[tuple[int, ...]], expected: tuple[str, str]) -> None:
     cases = [replace(swept(*batches), name=str(batches)) for batches in sweeps]

@@ -144,7 +144,6 @@ OWN = {"model": "mine", "shapes": "x=1,3", "least": 1}
         (1, 1, (0.01, 0.01, 0.01, 0.04, 0.16), [1]),
         (0, 8, (), [8]),
     ],
-    ids=["the batch that is enough", "one that is enough already", "the user's", "the user's one", "the signature's"],
 )
 def test_a_user_s_own_model_is_measured_at_the_batches_that_its_sweep_finds(
     given: int, items: int, seconds: tuple[float, ...], expected: list[int]

@@ -55,7 +55,6 @@ def names_of(lines: list[str]) -> list[str]:
         (machine("unknown-sapphirerapids").cpuinfo(), ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI"),
         (OLD, ["conda-forge"], "dies here the official wheel of 2.21.0 (Illegal instruction), for lack of avx f16c;"),
     ],
-    ids=["all that was measured", "old"],
 )
 def test_the_gain_begins_with_the_answer(cpuinfo: str, more: list[str], answered: str, tmp_path: Path) -> None:
     (tmp_path / "cpuinfo").write_text(cpuinfo)

@@ -22,7 +22,7 @@ from tfbuild import __version__
 from tfbuild.cli import building, command_line, help_pages
 from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
-from tfbuild.errors import RegistryRefused, VerificationFailed
+from tfbuild.errors import EngineMissing, RegistryRefused, VerificationFailed
 from tfbuild.measure import records
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline.maker import Maker
@@ -42,6 +42,12 @@ def test_ignored_compile_options_are_noted_where_nothing_is_compiled(tmp_path: P
     output = dry_run(tmp_path, "--wheel", "official", *shared)
     assert "note: --jobs, --time-limit, --remote-cache: ignored, because --wheel official compiles nothing" in output
     assert "ignored" not in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared)
+
+
+def test_the_glibc_that_a_wheel_may_need_is_told_before_it_is_compiled(tmp_path: Path) -> None:
+    words = ("wheel", "--release", "2.21.0", "--cpu", "avx2", "--platform", "linux/amd64")
+    said = invoke(*words, code=EngineMissing.exit_code, cwd=tmp_path, env={"DOCKER_HOST": "unix:///none"}).stderr
+    assert "the wheel may need its base's glibc, 2.41" in said
 
 
 @pytest.mark.parametrize("verb", sorted(EVERY))

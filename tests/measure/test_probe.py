@@ -258,7 +258,6 @@ def test_the_probe_that_is_named_runs(sandbox: Sandbox | None) -> None:
         (ended(), "no result"),
         (ended(stderr="ImportError", exit_code=1), "exit code 1: ImportError"),
     ],
-    ids=["timeout", "flood", "forged", "silent", "failed"],
 )
 def test_a_probe_without_an_answer_says_why(engine: OneRun, why: str) -> None:
     results = asked(engine)

@@ -227,7 +227,6 @@ def test_a_side_that_is_lost_in_a_repeat_leaves_the_round_that_was_repeated(monk
             ("failed", "its process was lost: the worker ended: ... Segmentation fault"),
         ),
     ],
-    ids=["reason", "guard", "idle", "traces", "dies"],
 )
 def test_an_arm_that_cannot_be_timed_leaves_the_others_their_rounds(script: Script, state: tuple[str, str]) -> None:
     result = measured(case_of(script, Arm(name="arm", env={"SWITCH": "1"}), Arm(name="other", env={"SWITCH": "2"})))

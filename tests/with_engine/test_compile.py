@@ -271,7 +271,6 @@ def test_the_profile_is_beside_the_log(small_wheel: SmallWheel) -> None:
     names = [event["name"] for event in profile["traceEvents"] if event.get("cat") == "action processing"]
     assert names.count("Compiling tensorflow/double/kernel.cc") == KERNELS
     assert f"profile: {folder.relative_to(ROOT)}/profile.json.gz " in small_wheel.said
-    assert "the wheel may need its base's glibc, 2." in small_wheel.said
     assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
 
 
