@@ -90,7 +90,7 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
         chosen = select_at_engine(make(Request, options), run)
         print_notes(chosen)
         if (debian := toolchains.debian_of(chosen.base_image)) is not None:
-            say_note(f"the wheel may need its base's glibc, {debian.glibc}; on older systems it runs in an image alone")
+            say_note(f"the wheel may need its base's glibc, {debian.glibc}; on older systems it runs only in an image")
         exported = Maker(run=run).wheel(chosen, Path(output))
     files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}
     files |= {"libtensorflow": str(exported.library)} if exported.library else {}
