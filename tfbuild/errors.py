@@ -76,6 +76,11 @@ class TfbuildError(Exception):
         return f"error: {self.reason}" + (f"\nhint: {self.hint}" if self.hint else "")
 
 
+def reason_of(error: BaseException) -> str:
+    """Return why something failed, by tfbuild's error or any other, without "error: " and the hint."""
+    return error.reason if isinstance(error, TfbuildError) else str(error)
+
+
 def fit(text: str) -> str:
     """Make a message fit a terminal: errors quote options, registries, images and logs, which may hold anything.
 

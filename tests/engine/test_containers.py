@@ -73,8 +73,9 @@ def test_a_worker_answers_line_by_line_until_its_block_ends() -> None:
 )
 def test_a_worker_that_does_not_answer_is_lost(script: str, error: type[Exception], why: str) -> None:
     with worker(script, []) as lost:
-        with pytest.raises(error, match=why):
+        with pytest.raises(error, match=why) as raised:
             lost.ask("a", 0.5 if error is TimeoutError else 60)
+        assert getattr(raised.value, "code", None) == (4 if "exit code" in why else None)
         with pytest.raises(WorkerDied, match=why.partition(":")[0]):
             lost.ask("b", 60)
 

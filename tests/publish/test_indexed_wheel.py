@@ -29,7 +29,6 @@ def words(public: Path, cpu: str, *more: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("cpu", "compiled", "python"),
     [("x86-64-v4-vnni", "x86-64-v4", "3.12"), ("haswell", "avx", "3.11")],
-    ids=["a CPU with more than the largest set", "a CPU without the largest set"],
 )
 def test_an_image_gets_the_largest_set_that_its_cpu_runs(
     public: Path, cpu: str, compiled: str, python: str, tmp_path: Path

@@ -201,7 +201,7 @@ def test_a_baseline_that_this_cpu_cannot_run_is_no_fault_of_the_image(script: Sc
     class Refusing(ImageEngine):
         def worker(self, ref: str, command: list[str], **more: Any) -> Any:
             if ref == BASELINE.id:
-                raise WorkerDied(f"the worker ended with exit code 86 before it answered:\n{said}")
+                raise WorkerDied(f"the worker ended with exit code 86 before it answered:\n{said}", code=86)
             return super().worker(ref, command, **more)
 
     check = throughput.CHECK.run(verification(Refusing(script=script)))

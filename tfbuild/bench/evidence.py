@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from tfbuild.bench import findings
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import TfbuildError, reason_of
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe, workers
@@ -56,7 +56,7 @@ def _primitives(
         )
         why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
     except (TfbuildError, OSError) as error:
-        why = error.reason if isinstance(error, TfbuildError) else str(error)
+        why = reason_of(error)
     log = f"{begin}oneDNN's log could not be read: {why}"
     yield Finding(text=log, values={}) if why else primitives(begin, run.stderr)
 

@@ -24,7 +24,7 @@ from tfbuild.engine.connection import CALL_SECONDS, HERE, Endpoint
 from tfbuild.engine.containers import ContainerRun, Sandbox, Worker
 from tfbuild.engine.faults import translated
 from tfbuild.engine.image import Image, parse_image
-from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage
+from tfbuild.errors import DiskFull, EngineMissing, TfbuildError, UnknownImage, reason_of
 from tfbuild.oci import credentials
 from tfbuild.oci.references import split_tag
 from tfbuild.util.process import Attached, interruptible
@@ -316,7 +316,7 @@ class Engine:
         except UnknownImage:
             raise
         except (TfbuildError, TimeoutError) as error:
-            return f"no container gets a GPU here: {error.reason if isinstance(error, TfbuildError) else error}"
+            return f"no container gets a GPU here: {reason_of(error)}"
         said = trial.stderr.strip().rpartition("\n")[2] or "it exited without output"
         return f"no container gets a GPU here: {said}" if trial.exit_code else ""
 

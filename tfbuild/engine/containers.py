@@ -144,7 +144,11 @@ MOST_STDERR = 64 * 1024
 
 
 class WorkerDied(TfbuildError):
-    """The process in the container ended or broke the protocol instead of answering."""
+    """The process in the container ended, with the exit `code`, or broke the protocol instead of answering."""
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Worker(AbstractContextManager["Worker"]):
@@ -167,7 +171,8 @@ class Worker(AbstractContextManager["Worker"]):
         self._attached.send(line.encode() + b"\n")
         while b"\n" not in self._attached.out:
             if not self._attached.open:
-                self._fail(f"the worker ended with exit code {exit_code(self._attached)} before it answered")
+                code = exit_code(self._attached)
+                self._fail(f"the worker ended with exit code {code} before it answered", code)
             if len(self._attached.out) > MOST_REPLY:
                 self._fail(f"the worker's answer is longer than {MOST_REPLY} bytes")
             try:
@@ -180,10 +185,10 @@ class Worker(AbstractContextManager["Worker"]):
         self._attached.out[:] = rest
         return reply.decode(errors="replace")
 
-    def _fail(self, why: str) -> NoReturn:
+    def _fail(self, why: str, code: int | None = None) -> NoReturn:
         self._lost = why
         stderr_tail = self._attached.err[-MOST_STDERR:].decode(errors="replace").strip()
-        raise WorkerDied(why + (f":\n{stderr_tail}" if stderr_tail else ""))
+        raise WorkerDied(why + (f":\n{stderr_tail}" if stderr_tail else ""), code=code)
 
     def pause(self) -> None:
         """Stop the worker's process with all its threads, so that idle threads do not spin. Raises WorkerDied.

@@ -13,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import TypeVar
 
-from tfbuild.errors import TfbuildError
+from tfbuild.errors import TfbuildError, reason_of
 from tfbuild.in_container.bench.worker import MOST_VALUE, Calibrated, Idle, Ready, WorkerSample
 from tfbuild.measure import records, workers
 from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, MOST_FOREIGN, Verdict, cpu, evaluate, wall
@@ -118,8 +118,7 @@ class CaseRun:
             side.give_up(records.FAILED, str(error))
         except (TfbuildError, OSError) as error:  # TimeoutError is one; a machine without memory cannot fork
             self.pool.require_image()
-            reason = error.reason if isinstance(error, TfbuildError) else str(error)
-            side.give_up(records.FAILED, f"its process was lost: {_last_line(reason)}")
+            side.give_up(records.FAILED, f"its process was lost: {_last_line(reason_of(error))}")
 
     def _ask(self, side: Side, kind: type[T], **question: object) -> T:
         key = f"{self.row.name}/{self.case.name}/{side.name}"

@@ -301,9 +301,9 @@ def _ca_hooks(ca_cert: Path | None) -> list[str]:
 def sources(distribution: str, folder: Path = APT) -> list[str]:
     """Return this machine's sources of a Debian release as one-line entries; they may name a local mirror.
 
-    Third parties' are left out: they have other suites, or no "main". So are those with a login and
-    those of this machine's files (mirror+file: on Debian's cloud machines), which would stay in images. Returns none
-    if none of the rest has the release itself: mmdebstrap then takes Debian's own.
+    Third parties' are left out: they have other suites, or no "main". So are those that must not stay in an image: with
+    a login, or in this machine's files (mirror+file: on Debian's cloud machines). If none of the rest has the release
+    itself, there are none, and mmdebstrap takes Debian's own.
     """
     suites = {distribution, f"{distribution}-updates", f"{distribution}-security"}
     entries: list[str] = []

@@ -14,7 +14,7 @@ from pathlib import Path
 from tfbuild.cpu import Cpu, detect
 from tfbuild.engine import faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
+from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported, reason_of
 from tfbuild.pipeline import bundle, diagnosis
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.run import Run
@@ -213,7 +213,7 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
             for file in (path for path in (place / "kept").iterdir() if not path.is_symlink()):
                 file.replace(folder / file.name)
     except (TfbuildError, OSError) as error:
-        why = (getattr(error, "reason", str(error)).splitlines() or [repr(error)])[0]
+        why = (reason_of(error).splitlines() or [repr(error)])[0]
         progress(f"note: cannot get Bazel's profile ({why}): {folder / 'kept.log'}")
         return
     # An analysis that fails leaves only its log.

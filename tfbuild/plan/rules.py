@@ -53,7 +53,8 @@ def refuse_exclusive(request: Request) -> str:
     target = targets.get(next((name for name in names if not targets.find_target(name)), alone))
     # The image would be labelled as what it is not.
     for word in (word.removeprefix("--config=") for word in words[len(names) :]):
-        # cuda_clang stands for cuda, and mkl_threadpool for mkl; cpu_cross and CUDA_CACHE_PATH=/x for none.
+        # cuda_clang stands for cuda, and mkl_threadpool for mkl. cpu_cross stands for none: cpu, the target without
+        # checks of its own, has no configs. Nor does an answer such as CUDA_CACHE_PATH=/x.
         family = targets.find_target(word.lower().partition("_")[0])
         other = family if family and family.checks and "=" not in word else targets.find_target(word.lower())
         if other and other != target and word not in target.configs:

@@ -225,14 +225,14 @@ def update(registry: Registry, release: str, target: str, note: Note) -> dict[st
     Damaged images are left out, and reported to `note`. Raises RegistryRefused if others keep changing them.
     """
     damage: set[str] = set()
-    for left, seconds in enumerate((0, *client.LATE), -len(client.LATE)):
+    for writes, seconds in enumerate((0, *client.LATE)):
         time.sleep(seconds)
         wanted, stale = state(registry, release, target, damage.add)
         if not stale:
             for line in sorted(damage):
                 note(line)
             return wanted
-        for tag in stale if left else ():
+        for tag in stale if writes < len(client.LATE) else ():
             registry.put(tag, index_content(wanted[tag]), manifests.INDEX)
     raise RegistryRefused(
         f"{registry.repository}:{', '.join(stale)} keeps changing", hint="push again when other pushes are done"

@@ -13,6 +13,7 @@ from statistics import fmean
 from msgspec.structs import replace
 
 from tfbuild.engine import WorkerDied
+from tfbuild.errors import reason_of
 from tfbuild.in_container.smoke import judge
 from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.measure import evaluate, experiments, records, rounds, workers
@@ -115,9 +116,9 @@ def _run(verification: Verification) -> Judgement:
     try:
         result = measure(verification, baseline)
     except (MeasurementError, WorkerDied, TimeoutError) as error:
-        why = str(getattr(error, "reason", error))
+        why = reason_of(error)
         # The image itself has started: this CPU lacks what the baseline needs, as the official wheel needs AVX.
-        if why.startswith(f"the worker ended with exit code {judge.GUARD_EXIT} "):
+        if isinstance(error, WorkerDied) and error.code == judge.GUARD_EXIT:
             return Judgement(judge.SKIP, f"the baseline does not start here: {judge.last_line(why)}")
         return Judgement(judge.FAIL, f"could not be measured: {why}")
     if isinstance(result, str):
