@@ -26,8 +26,9 @@ from tfbuild.measure.probe import Installation
 
 KINDS = (Environment, TensorFlow, Faults, Computed, Hello, Ready, Calibrated, WorkerSample, Idle, Dropped)
 
-# A process's cgroup on a machine, in the version 2 that systemd uses.
+# A process's cgroup on a machine, in the version 2 that systemd uses, and in version 1 of a batch system.
 SCOPE = "12:cpu:/x\n0::/a/b.scope\n"
+JOB = "4:memory:/a/b:c\n2:cpu,cpuacct:/a\n1:name=systemd:/\n0::/\n"
 
 
 def told(reading: Callable[[], float | None], files: dict[str, str]) -> float | None:
@@ -58,6 +59,10 @@ def told(reading: Callable[[], float | None], files: dict[str, str]) -> float | 
         ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, 4096),
         # Without a container: the group around its own has the limit.
         ({"/proc/self/cgroup": SCOPE, "a/b.scope/memory.max": "max\n", "a/memory.max": "1073741824\n"}, 1024),
+        ({"/proc/self/cgroup": JOB, "memory/a/b:c/memory.limit_in_bytes": "1073741824\n"}, 1024),
+        # In a container that sees the host's path, or one beside its own.
+        ({"/proc/self/cgroup": JOB, "memory/memory.limit_in_bytes": "1073741824\n"}, 1024),
+        ({"/proc/self/cgroup": "0::/../b:c\n", "b:c/memory.max": "1073741824\n"}, 1024),
     ],
 )
 def test_memory_is_the_machine_s_or_a_lower_limit_of_the_cgroup(files: dict[str, str], mebibytes: float) -> None:
@@ -148,6 +153,7 @@ def test_the_cause_of_an_error_is_one_line(error: Exception, line: str) -> None:
         ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
         ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
         ({"/proc/self/cgroup": SCOPE, "a/b.scope/cpu.max": "max 100000\n", "a/cpu.max": "150000 100000\n"}, 1.5),
+        ({"/proc/self/cgroup": JOB, "cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "25000"}, 2),
     ],
 )
 def test_a_quota_is_that_of_either_version_of_cgroups(files: dict[str, str], cpus: float | None) -> None:

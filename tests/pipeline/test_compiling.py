@@ -19,7 +19,7 @@ from tfbuild.context import labels
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, compiling
-from tfbuild.pipeline.compiling import NO_LIMITS, cgroup_limits, machine_share, memory_hint
+from tfbuild.pipeline.compiling import NO_LIMITS, machine_share, memory_hint
 from tfbuild.plan.remote_cache import Remote
 from tfbuild.util.progress import Step
 
@@ -276,40 +276,9 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     assert ("compiles host tools and target once" in said.getvalue()) == once
 
 
-# --- Bazel's share of a machine, with cgroups as the kernel documents them (admin-guide/cgroup-v2) --------------------
+# --- Bazel's share of a machine ---------------------------------------------------------------------------------------
 
 GIB = 1 << 30
-CGROUPS = Path(__file__).parents[1] / "data" / "cgroup"
-
-
-@pytest.mark.parametrize(
-    ("name", "cpus", "memory"),
-    [
-        # A systemd scope: the slice above it has the tighter memory limit.
-        ("v2-nested", 1.5, 6 * GIB),
-        # Inside a container with a cgroup namespace: the path is "/", and the files are at the top.
-        ("v2-container", 4.0, 8 * GIB),
-        ("v2-unlimited", inf, inf),
-        ("nothing", inf, inf),
-    ],
-)
-def test_the_tightest_limit_counts(name: str, cpus: float, memory: float) -> None:
-    assert cgroup_limits(CGROUPS / name) == (cpus, memory)
-
-
-# The second one in a container that sees its own cgroup alone.
-@pytest.mark.parametrize("above", ["", "../"])
-def test_a_cgroup_whose_name_has_colons_is_found(above: str, tmp_path: Path) -> None:
-    name = "kubepods.slice:cri-containerd:0a1b"
-    files = {
-        "proc/self/cgroup": f"12:cpu:/x\n0::/{above}{name}\n",
-        f"sys/fs/cgroup/{name}/cpu.max": "150000 100000\n",
-        f"sys/fs/cgroup/{name}/memory.max": f"{4 * GIB}\n",
-    }
-    for path, text in files.items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_text(text)
-    assert cgroup_limits(tmp_path) == (1.5, 4 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -320,8 +289,6 @@ def test_a_cgroup_whose_name_has_colons_is_found(above: str, tmp_path: Path) -> 
         (16, 64 * GIB, (4.0, inf), 4, 62),
         (16, 64 * GIB, (0.5, inf), 1, 62),
         (16, 64 * GIB, (inf, 8 * GIB), 3, 6),
-        # A limit larger than the machine has no effect.
-        (4, 16 * GIB, (32.0, 512 * GIB), 4, 14),
         (8, 2 * GIB, NO_LIMITS, 1, 1),
     ],
 )
@@ -331,6 +298,8 @@ def test_jobs_follow_from_processors_and_memory(
     share = machine_share(cpus=cpus, memory=memory, limits=limits)
     assert share.bazelrc() == f"build --jobs={jobs}\nbuild --local_ram_resources={ram * 1024}\n"
     assert share.reason.endswith(", within this cgroup's limits") == (limits != NO_LIMITS)
+    # What is larger than the machine limits nothing.
+    assert machine_share(cpus=cpus, memory=memory, limits=(cpus, memory)) == machine_share(cpus=cpus, memory=memory)
     # An executor's jobs are not this machine's.
     remote = machine_share(cpus=cpus, memory=memory, limits=limits, remote=True)
     assert (remote.jobs, remote.ram) == (100, share.ram)

@@ -15,6 +15,7 @@ from tfbuild.cpu import Cpu, detect
 from tfbuild.engine import faults
 from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported, reason_of
+from tfbuild.in_container.smoke import probes
 from tfbuild.pipeline import bundle, diagnosis
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.run import Run
@@ -83,6 +84,7 @@ def machine_share(
 ) -> Share:
     """Return Bazel's share of a machine with `cpus` and `memory` bytes; `jobs`: the user's choice, 0 for none.
 
+    `limits`: the processors and bytes that the cgroup allows.
     With `remote`, an executor runs the actions; the share only limits those that run here nevertheless.
     """
     usable = int(min(memory, limits[1]))
@@ -90,34 +92,12 @@ def machine_share(
     by_cpus = max(1, int(min(cpus, limits[0])))
     count = jobs or (REMOTE_JOBS if remote else min(by_cpus, by_memory))
     why = f"{by_cpus} by processors, {by_memory} by {usable / (1 << 30):.1f} GiB of memory at 2 GiB an action"
-    if limits != NO_LIMITS:
+    if limits[0] < cpus or limits[1] < memory:
         why += ", within this cgroup's limits"
     if remote:
         why = f"the executor queues what its workers cannot take yet; local actions: {why}"
     reason = f"--jobs={count}: {'as asked for; ' if jobs else ''}{why}"
     return Share(jobs=count, ram=max(usable // 2, usable - SERVER_BYTES) >> 20, reason=reason)
-
-
-def cgroup_limits(root: Path = Path("/")) -> tuple[float, float]:
-    """Return the processors and bytes that this process's cgroup (v2) and its parents allow; `root`: in place of /."""
-    own = next((line for line in _text(root / "proc/self/cgroup").splitlines() if line.startswith("0::")), "")
-    # In a container the path can be the host's: then only the top exists.
-    parts = (part for part in own.removeprefix("0::").split("/") if part not in ("", ".."))
-    folder = (root / "sys/fs/cgroup").joinpath(*parts)
-    cpus, memory = NO_LIMITS
-    for place in (folder, *folder.parents):
-        quota, _, period = _text(place / "cpu.max").partition(" ")
-        cpus = min(cpus, int(quota) / int(period)) if quota.isdigit() else cpus
-        limit = _text(place / "memory.max")
-        memory = min(memory, int(limit)) if limit.isdigit() else memory
-    return cpus, memory
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return ""
 
 
 # --- a run of the builder ---------------------------------------------------------------------------------------------
@@ -163,7 +143,7 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
 def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:
     """Return what the compile may take of the machine, and report how it will run."""
     executor = bool(run.remote and run.remote.executor)
-    limits = cgroup_limits() if builder.local else NO_LIMITS
+    limits = (probes.quota() or math.inf, probes.memory() * 2**20) if builder.local else NO_LIMITS
     share = machine_share(cpus=builder.cpus, memory=builder.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")
     flags = build.toolchain.machine_flags if build.toolchain else ()

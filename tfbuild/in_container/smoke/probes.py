@@ -181,7 +181,8 @@ def cpu() -> tuple[tuple[str, ...], str]:
 
 def quota() -> float | None:
     """Return the CPU quota of the cgroup in CPUs, which TensorFlow ignores; None without one."""
-    texts = of_cgroup("cpu.max") or [" ".join(of_cgroup("cpu/cpu.cfs_quota_us") + of_cgroup("cpu/cpu.cfs_period_us"))]
+    version_1 = map("{} {}".format, of_cgroup("cpu/cpu.cfs_quota_us"), of_cgroup("cpu/cpu.cfs_period_us"))
+    texts = of_cgroup("cpu.max") or version_1
     pairs = (words for words in map(str.split, texts) if len(words) == 2 and words[0] not in ("max", "-1"))
     return min((float(most) / float(period) for most, period in pairs), default=None)
 
@@ -207,13 +208,18 @@ def memory() -> float:
 
 
 def of_cgroup(*names: str) -> list[str]:
-    """Return the texts of the first of the cgroup's files (version 2, then 1) that can be read: this process's own, and
-    those of the cgroups around it, whose limits hold for it too. A container sees the top alone, which is its own."""
-    own = next((line for line in text_of("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
-    parts = [part for part in own[3:].split("/") if part not in ("", "..")]
-    folders = ["/".join(("/sys/fs/cgroup", *parts[:count])) for count in range(len(parts), -1, -1)]
-    found = ([text for folder in folders if (text := text_of(f"{folder}/{name}"))] for name in names)
-    return next(filter(None, found), [])
+    """Return the texts of the first of the cgroup's files (version 2, then "CONTROLLER/FILE" of 1) that can be read:
+    this process's own, and those of the cgroups around it, whose limits hold for it too. Some containers see the host's
+    path, but their own files at the top."""
+    lines = (line.split(":", 2) for line in text_of("/proc/self/cgroup").splitlines())
+    own = {controller: path for _, controllers, path in lines for controller in controllers.split(",")}
+    for name in names:
+        controller, _, file = name.rpartition("/")
+        parts = [part for part in (controller, *own.get(controller, "").split("/")) if part not in ("", "..")]
+        folders = ("/".join(("/sys/fs/cgroup", *parts[:count])) for count in range(len(parts), -1, -1))
+        if found := [text for folder in folders if (text := text_of(f"{folder}/{file}"))]:
+            return found
+    return []
 
 
 def text_of(path: str) -> str:
