@@ -51,8 +51,8 @@ class Combination:
     def uncertain(self) -> tuple[str, ...]:
         """The plan's notes on what may turn out wrong."""
         notes = self.build.notes if self.build else ()
-        mark = NOT_CERTAIN
-        return tuple(note.removeprefix(mark) for note in notes if note.startswith(mark))
+        mark = NOT_CERTAIN.partition(":")[0]  # a known failure stands before the colon
+        return tuple(note.removeprefix(mark).lstrip(": ") for note in notes if note.startswith(mark))
 
     @property
     def own_base(self) -> bool:
@@ -117,7 +117,6 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 - **planned**: `invoke build` accepts it, but nobody has compiled it with tfbuild yet. Numbers refer to reasons below.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
 - **compiled**: the compile finished, and the image passed verification.
-- **no**: refused, for the reason with that number.
 
 The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`; another `--compiler`
 may need another Debian.
@@ -132,12 +131,16 @@ class Notes:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def mark(self, row: Combination) -> str:
-        """Return the status of a combination, with the numbers of its reasons."""
+    def mark(self, row: Combination, compiler: str) -> str:
+        """Return the status of a combination: with the numbers of its reasons, and its CUDA and other compiler."""
         reasons = row.uncertain or ((row.reason,) if row.reason else ())
         texts = [reason.replace(f"TensorFlow {row.release}", "TensorFlow R") for reason in reasons]
         numbers = ", ".join(str(self.numbers.setdefault(text, len(self.numbers) + 1)) for text in texts)
-        return f"{row.status} ({numbers})" if numbers else row.status
+        status = f"{row.status} ({numbers})" if numbers else row.status
+        if row.build is None or not row.build.cuda:
+            return status
+        other = f", {row.build.compiler}" if row.build.compiler != compiler else ""
+        return f"{status}: CUDA {row.build.cuda}, cuDNN {row.build.cudnn}{other}"
 
 
 def to_markdown(combinations: Iterable[Combination]) -> str:
@@ -151,7 +154,8 @@ def to_markdown(combinations: Iterable[Combination]) -> str:
         span = names[0] if len(names) == 1 else f"{names[-1]} to {names[0]}"
         text += "".join(f"| {span} | {' | '.join(cell)} |\n" for cell in cells)
     reasons = "".join(f"{number}. {reason}\n" for reason, number in notes.numbers.items())
-    return text + (f"\n## Reasons\n\nR is the release.\n\n{reasons}" if reasons else "") + f"\n{_evidence()}"
+    legend = "R is the release.\n\n" if "TensorFlow R" in reasons else ""
+    return text + (f"\n## Reasons\n\n{legend}{reasons}" if reasons else "") + f"\n{_evidence()}"
 
 
 def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...]:
@@ -162,7 +166,7 @@ def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...
         build = next((row.build for row in row_by_target if row.build), None)
         debian = toolchains.debian_of(build.base_image) if build else None
         tools = (build.compiler, debian.name, build.bazel) if build and debian else ("", "", "")
-        cell = (*(notes.mark(row) for row in row_by_target), *tools)
+        cell = (*(notes.mark(row, tools[0]) for row in row_by_target), *tools)
         pythons.setdefault((cell, platform.removeprefix("linux/")), []).append(python)
     platforms: dict[Cell, list[str]] = {}
     for (cell, platform), names in pythons.items():

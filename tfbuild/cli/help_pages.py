@@ -35,7 +35,7 @@ ARGUMENTS = {
     "hosts": "a recorded /proc/cpuinfo, or a folder of them",
     "folder": "the folder of the index, which any web server can serve",
     "image": "the name of an image, such as tfbuild:2.21.0-mkl-py3.11-f16c",
-    "subject": "a wheel, an image's name, or a library (.so)",
+    "subject": "a wheel, an image's name, an installed package (its folder), or a library (.so)",
     "text": "part of a name, or a processor, such as zen, 'Xeon Gold', 'EPYC 7763' or avx512 (default: list all)",
 }
 
