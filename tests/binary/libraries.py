@@ -6,14 +6,13 @@ file of it.
 """
 
 import json
-import mmap
 import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfbuild.binary import FUNCTION, Library, guard
+from tfbuild.binary import FUNCTION, Library, guard, opened
 
 DATA = Path(__file__).parents[1] / "data" / "guard"
 PROGBITS, SYMTAB, STRTAB, RELA, DYNSYM = 1, 2, 3, 4, 11
@@ -93,8 +92,7 @@ def _section(name: int, kind: int, address: int, offset: int, size: int, link: i
 
 def record(path: Path, release: str) -> dict[str, Any]:
     """What the reader looks at in a real library."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
-        real = Library.parse(image)
+    with opened(path, path.name, guard.MOST_BYTES) as real:
         functions = guard._functions(real)
         bodies = [f for f in functions if not guard._tests(f.name)]
         called = sorted({step for body in bodies for step in _targets(real, body)} - {f.address for f in functions})

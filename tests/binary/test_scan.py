@@ -13,8 +13,8 @@ import pytest
 from tests.binary import assembled, libraries
 from tests.binary.libraries import PROGBITS, STRTAB, SYMTAB, Part
 from tests.commandline import invoke
-from tfbuild import facts
-from tfbuild.binary import LibraryUnreadable, inspector, scan
+from tfbuild import binary, facts
+from tfbuild.binary import SYMBOL, LibraryUnreadable, inspector, scan
 from tfbuild.binary.inspector import Inspection
 from tfbuild.binary.scan import ScannedCode
 from tfbuild.cpu import isa
@@ -194,7 +194,7 @@ def test_what_was_left_out_is_counted_by_project(scanned: Callable[..., ScannedC
     ("limit", "told"),
     [
         ("MOST_BYTES", "bytes: too large to be a library"),
-        ("MOST_SYMBOLS", r"\.symtab is far too large"),
+        ("MOST_TABLE", r"\.symtab is far too large"),
         # Each takes its time, so that millions of a byte would take hours.
         ("MOST_DECODED", "the library has more than 63 functions in what is read of it"),
     ],
@@ -203,10 +203,11 @@ def test_what_is_read_is_limited(
     limit: str, told: str, scanned: Callable[..., ScannedCode], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = library(everywhere(AVX2), count=64)
-    most = {"MOST_BYTES": len(content), "MOST_SYMBOLS": 65, "MOST_DECODED": 64}[limit]
-    monkeypatch.setattr(scan, limit, most)
+    most = {"MOST_BYTES": len(content), "MOST_TABLE": 65 * SYMBOL.size, "MOST_DECODED": 64}[limit]
+    module = binary if hasattr(binary, limit) else scan
+    monkeypatch.setattr(module, limit, most)
     assert scanned(content).compiled == {"avx", "avx2"}
-    monkeypatch.setattr(scan, limit, most - 1)
+    monkeypatch.setattr(module, limit, most - 1)
     with pytest.raises(LibraryUnreadable, match=told):
         scanned(content)
 

@@ -1,5 +1,6 @@
 """`tfbuild-smoke` and its probes on the official TensorFlow, and what they say where there is none."""
 
+import io
 import json
 import os
 import platform
@@ -88,6 +89,12 @@ def test_numa_nodes_are_those_with_processors_of_ours(tmp_path: Path) -> None:
             (tmp_path / node / name).touch()
     assert probes.numa_nodes(str(tmp_path)) == [{first}, *([{*rest}] if rest else [])]
     assert probes.numa_nodes(str(tmp_path / "none")) == []
+
+
+def test_a_mapped_file_s_name_may_have_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = "10-20 r-xp 0 08:01 7 /a b/libc.so.6\n30-40 rw-p 0 00:00 0 \n"
+    monkeypatch.setattr(probes, "open", lambda _: io.StringIO(maps), raising=False)
+    assert [probes.mapped_file(address) for address in (16, 48, 80)] == ["/a b/libc.so.6", "", ""]
 
 
 def test_the_official_tensorflow_passes(python: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tfbuild import facts
-from tfbuild.binary import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened, table_rows
+from tfbuild.binary import FUNCTION, SYMBOL, Library, LibraryUnreadable, opened
 from tfbuild.facts import releases
 
 # Limits for reading. The library of TensorFlow 2.21 has 65 MB.
@@ -50,7 +50,7 @@ class Guard:
 
 def read_guard(path: Path, release: str) -> Guard:
     """Read the guard of a libtensorflow_framework.so.2 of `release`; raises LibraryUnreadable with the reason."""
-    with opened(path, path.name, MOST_BYTES) as (library, _):
+    with opened(path, path.name, MOST_BYTES) as library:
         if library.machine == "EM_AARCH64":
             return Guard(compiled=(), unused=())
         if library.machine != "EM_X86_64":
@@ -63,13 +63,11 @@ def read_guard(path: Path, release: str) -> Guard:
     known = releases.guard(release)
     if beyond := sorted((compiled | unused) - {row.number for row in known}):
         raise LibraryUnreadable(f"the guard asks for features that TensorFlow {release} does not have: {beyond}")
-    # If such a feature (AMX) is compiled in, the guard only does not report it as unused (facts/guard.toml).
-    silent = [row for row in known if row.number not in compiled | unused]
-    if missing := [row.name for row in silent if not row.silent]:
+    if missing := [row.name for row in known if not row.silent and row.number not in compiled | unused]:
         raise LibraryUnreadable(f"the guard does not ask for {' '.join(missing)}, as TensorFlow {release} does")
-    held = compiled | {row.number for row in silent}
+    # If a silent feature (AMX) is compiled in, the guard only does not report it as unused (facts/guard.toml).
     return Guard(
-        compiled=tuple(row.name for row in known if row.number in held),
+        compiled=tuple(row.name for row in known if row.number in compiled or row.number not in unused),
         unused=tuple(row.name for row in known if row.number in unused),
     )
 
@@ -88,7 +86,7 @@ def _functions(library: Library) -> tuple[Function, ...]:
     names = _names(library.content(".strtab"))
     functions = tuple(
         Function(name=names[name], address=value, size=size)
-        for name, info, _, section, value, size in table_rows(SYMBOL, library.content(".symtab"))
+        for name, info, _, section, value, size in library.rows(SYMBOL, ".symtab")
         if name in names and info & 0xF == FUNCTION and section
     )[:MOST_FUNCTIONS]
     if not any(function.name.startswith(INITIALIZER) for function in functions):
@@ -99,10 +97,10 @@ def _functions(library: Library) -> tuple[Function, ...]:
 def _imported(library: Library) -> frozenset[int]:
     """Return the GOT slots (addresses of pointers) through which the library calls exported test functions."""
     names = _names(library.content(".dynstr"))
-    symbols = enumerate(table_rows(SYMBOL, library.content(".dynsym")))
+    symbols = enumerate(library.rows(SYMBOL, ".dynsym"))
     testing = {index for index, row in symbols if _tests(names.get(row[0], b""))}
     tables = [s.name for s in library.sections if s.kind == "SHT_RELA" and s.name in (".rela.plt", ".rela.dyn")]
-    relocations = (row for name in tables for row in table_rows(RELOCATION, library.content(name)))
+    relocations = (row for name in tables for row in library.rows(RELOCATION, name))
     return frozenset(offset for offset, info, _ in relocations if info >> 32 in testing)
 
 

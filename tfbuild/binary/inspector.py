@@ -7,7 +7,7 @@ import io
 import os
 import shutil
 import zipfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -139,7 +139,7 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
     """Inspect TensorFlow as pip installed it, by its folder `site-packages/tensorflow`; raises BadInput for others."""
     folder = path.resolve()
     framework = os.fsencode(f"{folder.name}/{releases.FRAMEWORK},")
-    names = _own_libraries([name for name in (*MAIN_LIBRARIES, releases.FRAMEWORK) if (folder / name).is_file()])
+    names = _own_libraries(lambda name: (folder / name).is_file())
     # The package that has it in its RECORD tells the release.
     for record in sorted(folder.parent.glob("*.dist-info/RECORD")):
         version = record.parent.stem.partition("-")[2]
@@ -160,7 +160,7 @@ def installed(path: Path, *, full: bool, progress: Progress) -> Inspection:
 def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -> Inspection:
     """Inspect a wheel file; raises BadInput if it is not one, or has no readable code."""
     release = ""
-    with open_archive(path) as archive, files.temporary_folder() as folder:
+    with files.temporary_folder() as folder, open_archive(path) as archive:
         names = _members(archive)
         # Else it is not TensorFlow's, but of tensorflow-text or another one that is named like it.
         if f"{releases.PACKAGE}/{releases.FRAMEWORK}" in names:
@@ -188,14 +188,14 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
             yield archive
     except TfbuildError:
         raise
-    except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
-        if not isinstance(error, OSError):
-            raise BadInput(f"{path.name} cannot be read: {type(error).__name__} {error}", hint=FETCH_AGAIN) from error
+    except OSError as error:
         if error.errno in files.FULL:  # what is unpacked or written meanwhile
             raise
         raise BadInput(
             f"{path.name} cannot be read: {error.strerror}", hint=f"check its permissions, or {FETCH_AGAIN}"
         ) from error
+    except Exception as error:  # zlib.error, RuntimeError (encrypted), NotImplementedError, EOFError, BadZipFile ...
+        raise BadInput(f"{path.name} cannot be read: {type(error).__name__} {error}", hint=FETCH_AGAIN) from error
 
 
 def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -211,15 +211,13 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
 def _members(archive: zipfile.ZipFile) -> list[str]:
     """Return the libraries to read: TensorFlow's main one and its framework, or else the largest."""
     sizes = {info.filename: info.file_size for info in archive.infolist() if ".so" in Path(info.filename).suffixes}
-    folder = f"{releases.PACKAGE}/"
-    inside = {name.removeprefix(folder) for name in sizes if name.startswith(folder)}
-    own = [f"{folder}{name}" for name in _own_libraries(inside)]
+    own = [f"{releases.PACKAGE}/{name}" for name in _own_libraries(lambda name: f"{releases.PACKAGE}/{name}" in sizes)]
     return own or sorted(sizes, key=lambda name: (-sizes[name], name))[:MOST_LIBRARIES]
 
 
-def _own_libraries(names: Collection[str]) -> list[str]:
-    """Return which of the files in a package's folder are TensorFlow's main library and its framework."""
-    return [*[name for name in MAIN_LIBRARIES if name in names][:1], *{releases.FRAMEWORK}.intersection(names)]
+def _own_libraries(exists: Callable[[str], bool]) -> list[str]:
+    """Return TensorFlow's main library and its framework, as far as they exist in a package's folder."""
+    return [*[*filter(exists, MAIN_LIBRARIES)][:1], *filter(exists, [releases.FRAMEWORK])]
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path) -> Path:

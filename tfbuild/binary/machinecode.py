@@ -24,7 +24,6 @@ PREFIXES = frozenset((0x26, 0x2E, 0x36, 0x3E, 0x64, 0x65, 0x66, 0x67, 0xF2, 0xF3
 MANDATORY = ("", "66", "f3", "f2")
 WIDTHS = ("xmm", "ymm", "zmm", "zmm")  # by EVEX's field
 IMMEDIATE = frozenset((0x70, 0x71, 0x72, 0x73, 0xC2, 0xC4, 0xC5, 0xC6))  # of map 0F; all of map 0F3A have one
-NO_FEATURES: frozenset[str] = frozenset()
 
 
 class Named(Facts, frozen=True):
@@ -119,7 +118,7 @@ def _x86(code: bytes) -> Counter[frozenset[str] | None]:
     while start < len(code):
         piece = code[start : start + PIECE_BYTES]
         plain, others, end = _disassembled(piece)
-        times[NO_FEATURES] += plain
+        times[frozenset()] += plain
         for address, name, operands in others:
             memory, (encoding, width) = "[" in operands, _encoding(piece, address)
             # What is broadcast from memory may be wider than all registers: vcvtpd2ps, vfpclassps.
@@ -202,7 +201,7 @@ def _needs(name: str, encoding: str, width: str, memory: bool) -> frozenset[str]
         and row.operands in ("", "memory" if memory else "register")
         and re.fullmatch(row.names, name)
     )
-    return frozenset(needed | _of_encoding(encoding, width, needed, name)) or NO_FEATURES
+    return frozenset(needed | _of_encoding(encoding, width, needed, name))
 
 
 def _first(matches: Iterable[Named | Word]) -> set[str]:

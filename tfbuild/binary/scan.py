@@ -6,7 +6,6 @@ is in a few places. So a feature counts as compiled in if enough regions need it
 functions, those known to be chosen at run time are not counted.
 """
 
-import os
 import re
 import struct
 from array import array
@@ -26,7 +25,6 @@ from tfbuild.facts import Facts
 # Upper bounds of what is read. TensorFlow 2.21: 788 MB, 1.1 million symbols, 0.7 million functions. In its windows are
 # 20,000 functions; each takes its time, however small.
 MOST_BYTES = 4 * 1024**3
-MOST_SYMBOLS = 4_000_000
 MOST_FUNCTIONS = 4_000_000
 MOST_DECODED = 200_000
 LONGEST_NAME = 512  # the start of a name shows the project
@@ -139,8 +137,8 @@ def read_code(
     it raises; `regions`: of how many of them a window is decoded, at most.
     """
     tell("0 %")
-    with opened(path, name or path.name, MOST_BYTES) as (library, file):
-        return _scan(Code.locate(library, file), full, tell, regions)
+    with opened(path, name or path.name, MOST_BYTES) as library:
+        return _scan(Code.locate(library), full, tell, regions)
 
 
 code_table = partial(facts.load, "code", CodeTable)
@@ -241,10 +239,9 @@ class Code:
     """The code of an open library. `starts`: sorted addresses of its functions.
 
     `symbols`: sorted, see _symbols; empty if the library is stripped. `names`: the offset of the names in the file.
-    The file is read piece by piece: if it were mapped, the kernel would keep much more of it in memory.
     """
 
-    file: int
+    library: Library
     arch: str
     section: Section
     starts: "array[int]"
@@ -252,7 +249,7 @@ class Code:
     names: int
 
     @classmethod
-    def locate(cls, library: Library, file: int) -> "Code":
+    def locate(cls, library: Library) -> "Code":
         """Find a library's code, functions and symbols. Raises LibraryUnreadable."""
         if library.machine not in ARCHES:
             raise LibraryUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
@@ -260,12 +257,12 @@ class Code:
         if section is None or not section.size:
             raise LibraryUnreadable("the library has no .text: there is no code in it")
         names = library.section(".strtab")
-        symbols = array("Q", sorted(_symbols(library, file, section)) if names else ())
-        frames = array("Q", _frames(library, file, section))
+        symbols = array("Q", sorted(_symbols(library, section)) if names and library.section(".symtab") else ())
+        frames = array("Q", _frames(library, section))
         named = (section.address + (symbol >> 32) for symbol in symbols)
         starts = array("Q", sorted({section.address, *frames, *named}))
         return cls(
-            file=file,
+            library=library,
             arch=ARCHES[library.machine],
             section=section,
             starts=starts,
@@ -302,8 +299,7 @@ class Code:
 
     def content(self, start: int, end: int) -> bytes:
         """Return the code between two addresses."""
-        offset = self.section.offset - self.section.address
-        return os.pread(self.file, end - start, offset + start)
+        return self.library.read(self.section.offset + start - self.section.address, end - start)
 
     def name(self, address: int) -> bytes:
         """Return the mangled name of the function at an address, or of the last one before it."""
@@ -311,24 +307,17 @@ class Code:
         if index < 0:
             return b""
         start = self.names + (self.symbols[index] & 0xFFFFFFFF)
-        return os.pread(self.file, LONGEST_NAME, start).partition(b"\0")[0]
+        return self.library.read(start, LONGEST_NAME).partition(b"\0")[0]
 
 
-def _symbols(library: Library, file: int, code: Section) -> Iterator[int]:
+def _symbols(library: Library, code: Section) -> Iterator[int]:
     """Yield the functions of .symtab: the offset from the code's address, and in the low 32 bits that of the name."""
-    section = library.section(".symtab")
-    if section is None:
-        return
-    count = section.size // SYMBOL.size
-    if count > MOST_SYMBOLS:
-        raise LibraryUnreadable("the library's .symtab is far too large")
-    rows = SYMBOL.iter_unpack(os.pread(file, count * SYMBOL.size, section.offset))
-    for name, info, _, _, value, _ in rows:
+    for name, info, _, _, value, _ in library.rows(SYMBOL, ".symtab"):
         if info & 0xF == FUNCTION and 0 <= value - code.address < code.size:
             yield value - code.address << 32 | name
 
 
-def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
+def _frames(library: Library, code: Section) -> Iterator[int]:
     """Yield the addresses of the functions in .eh_frame_hdr, which strip never removes.
 
     There are none if it does not have the form of GNU's and LLVM's linkers.
@@ -336,10 +325,10 @@ def _frames(library: Library, file: int, code: Section) -> Iterator[int]:
     section = library.section(".eh_frame_hdr")
     if section is None or section.size < FRAME_HEADER.size:
         return
-    *form, _, count = FRAME_HEADER.unpack(os.pread(file, FRAME_HEADER.size, section.offset))
+    *form, _, count = FRAME_HEADER.unpack(library.read(section.offset, FRAME_HEADER.size))
     if tuple(form) != FRAME_ENCODINGS:
         return
     size = FRAME_ENTRY.size * min(count, (section.size - FRAME_HEADER.size) // FRAME_ENTRY.size, MOST_FUNCTIONS)
-    for offset, _ in FRAME_ENTRY.iter_unpack(os.pread(file, size, section.offset + FRAME_HEADER.size)):
+    for offset, _ in FRAME_ENTRY.iter_unpack(library.read(section.offset + FRAME_HEADER.size, size)):
         if code.address <= section.address + offset < min(code.address + code.size, 1 << 64):
             yield section.address + offset

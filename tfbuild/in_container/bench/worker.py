@@ -5,19 +5,17 @@ background work while idle), and readings of what this process uses. Retracing i
 (WorkerSample.traces); the host refuses more than one trace.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import json
 import math
 import os
 import signal
-import statistics
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from ..smoke.probes import Unfit, allocator, memory, numa_nodes, of_cgroup, open_channel, send, used
@@ -262,12 +260,8 @@ def warm_up(workload: Any) -> None:
         start = time.perf_counter()
         workload.call()
         times.append(time.perf_counter() - start)
-        if len(times) >= FEWEST_CALLS and steady(times):
+        if len(times) >= FEWEST_CALLS and median(times[-3:]) >= STEADY_RATIO * median(times[-6:-3]):
             return
-
-
-def steady(times: list[float]) -> bool:
-    return statistics.median(times[-3:]) >= STEADY_RATIO * statistics.median(times[-6:-3])
 
 
 def folded(workload: Any) -> str:
@@ -275,9 +269,14 @@ def folded(workload: Any) -> str:
     graph = workload.graph()
     if graph is None:
         return ""
-    fed = _fed(graph)
-    constant = sorted({op.type for op in graph.get_operations() if costly(op) and op.name not in fed})
-    return "constant folding: {} (depending on no input)".format(", ".join(constant)) if constant else ""
+    fed: set[str] = set()  # those that depend on an argument or a variable
+    constant: set[str] = set()
+    for op in graph.get_operations():  # inputs come first
+        if op.type in ("Placeholder", "ReadVariableOp") or any(tensor.op.name in fed for tensor in op.inputs):
+            fed.add(op.name)
+        elif costly(op):
+            constant.add(op.type)
+    return "constant folding: {} (depending on no input)".format(", ".join(sorted(constant))) if constant else ""
 
 
 def costly(op: Any) -> bool:
@@ -288,28 +287,16 @@ def costly(op: Any) -> bool:
     return any(count is None or count >= FEW for count in counts)
 
 
-def _fed(graph: Any) -> set[str]:
-    """Return the names of the operations that depend on an argument or a variable."""
-    fed: set[str] = set()
-    for op in graph.get_operations():  # inputs come first
-        if op.type in ("Placeholder", "ReadVariableOp") or any(tensor.op.name in fed for tensor in op.inputs):
-            fed.add(op.name)
-    return fed
-
-
 def idle_share() -> float:
     """Return the CPUs in use while the process should be idle; measure again if threads may still be spinning."""
-    share = _share()
-    if share > MOST_IDLE:
-        time.sleep(SPIN_SECONDS)
-        share = _share()
+    for pause in (0.0, SPIN_SECONDS):
+        time.sleep(pause)
+        begin = time.perf_counter(), time.process_time()
+        time.sleep(IDLE_SECONDS)
+        share = (time.process_time() - begin[1]) / (time.perf_counter() - begin[0])
+        if share <= MOST_IDLE:
+            break
     return share
-
-
-def _share() -> float:
-    begin = time.perf_counter(), time.process_time()
-    time.sleep(IDLE_SECONDS)
-    return (time.process_time() - begin[1]) / (time.perf_counter() - begin[0])
 
 
 def busy_while_timed(busy: float, whole: tuple[float, float], timed: tuple[float, float]) -> float:

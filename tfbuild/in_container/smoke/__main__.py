@@ -7,9 +7,11 @@ if __name__ == "__main__":
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[0] = os.path.dirname(folder)
     os.environ["TFBUILD_SMOKE"] = folder
-    probing = sys.argv[1:2] == ["probe"]
-    if probing:
-        from smoke.probes import main as run
+    if sys.argv[1:2] == ["probe"]:
+        from smoke.probes import PROBES, open_channel
+
+        PROBES[sys.argv[2]](open_channel())
     else:
-        from smoke.command import main as run
-    sys.exit(run(sys.argv[2 if probing else 1 :]))
+        from smoke.command import main
+
+        sys.exit(main(sys.argv[1:]))

@@ -35,7 +35,10 @@ ONEDNN_LOGGING = {"ONEDNN_VERBOSE": "1"}
 NOT_PRELOADED = re.compile(r"ERROR: ld\.so: .*cannot be preloaded.*")
 # TensorFlow's own contraction calls this primitive with oneDNN off too, so it proves nothing.
 UNPROVEN = "gemm_api"
-ONEDNN_LINE = re.compile(r"^onednn_verbose,(.*)$", re.MULTILINE)
+# "onednn_verbose,[TIME,][v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,..." and "...cpu,runtime:threadpool,nthr:2". Lines
+# about the GPU, which have the same fields, do not count.
+ONEDNN_RAN = re.compile(r"^onednn_verbose,(?:.*?,)?exec,cpu,([^,\n]+),([^,\n]*)", re.MULTILINE)
+ONEDNN_CPU = re.compile(r"^onednn_verbose,(?:.*?,)?cpu,(runtime|isa):([^,\n]+)", re.MULTILINE)
 REBUILD_MESSAGE = re.compile(
     r"^To enable the following instructions:((?: [^\s,]+)+), in other operations, rebuild", re.MULTILINE
 )
@@ -211,32 +214,13 @@ def primitives(text: str) -> tuple[str, str, dict[str, tuple[str, ...]]]:
 
     That is the implementations, the most frequent first, by kind of primitive ("convolution").
     """
-    runtime, isa = "", ""
     counts: dict[str, Counter[str]] = {}
-    for match in ONEDNN_LINE.finditer(text):
-        fields = match[1].split(",")
-        kind, implementation = _executed(fields)
-        if kind not in ("", UNPROVEN):
+    for kind, implementation in ONEDNN_RAN.findall(text):
+        if kind != UNPROVEN:
             counts.setdefault(kind, Counter())[implementation] += 1
-        runtime = _field(fields, "runtime:").lower() or runtime
-        isa = _field(fields, "isa:") or isa
-    return runtime, isa, {kind: tuple(sorted(ran, key=lambda name: (-ran[name], name))) for kind, ran in counts.items()}
-
-
-def _executed(fields: Sequence[str]) -> tuple[str, str]:
-    """Return the kind and implementation of the primitive that a line reports on the CPU; empty if there is none.
-
-    "[TIME,][v1,primitive,]exec,cpu,KIND,IMPLEMENTATION,...".
-    """
-    primitive = fields[fields.index("exec") + 1 :] if "exec" in fields else []
-    return (primitive[1], primitive[2]) if len(primitive) > 2 and primitive[0] == "cpu" else ("", "")
-
-
-def _field(fields: Sequence[str], prefix: str) -> str:
-    """Return the value in "cpu,runtime:threadpool"; lines about the GPU, which have the same fields, do not count."""
-    if "cpu" not in fields:
-        return ""
-    return next((field[len(prefix) :] for field in fields if field.startswith(prefix)), "")
+    kinds = {kind: tuple(sorted(ran, key=lambda name: (-ran[name], name))) for kind, ran in counts.items()}
+    cpu = dict(ONEDNN_CPU.findall(text))
+    return cpu.get("runtime", "").lower(), cpu.get("isa", ""), kinds
 
 
 def expected_isa(flags: Sequence[str]) -> str:
@@ -271,7 +255,7 @@ def numerics(results: Results, plan: Plan) -> Judgement:
     sent: dict[str, Computed] = {part.name: part for part in results.records}
     missing = [name for name in PARTS if name not in sent]
     if results.ended.why or missing:
-        return Judgement(FAIL, f"ended before {missing[0] if missing else 'its end'}: {results.ended.why}")
+        return Judgement(FAIL, f"ended before {[*missing, 'its end'][0]}: {results.ended.why or 'no result'}")
     errors = {name: part.error(sent[name].values) for name, part in PARTS.items() if sent[name].values}
     absent = [name for name, part in PARTS.items() if part.optional and sent[name].note and name not in errors]
     wrong = [name for name in PARTS if name not in absent and not errors.get(name, math.inf) <= PARTS[name].limit]

@@ -1,33 +1,29 @@
 """What TensorFlow computes on the CPU from the inputs of references.py."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from . import references
-from .references import PARTS, POOL, SHAPES
+from .references import POOL, SHAPES
 
 STEPS = 200
 # The errors of a build that lacks something (a layout, XLA).
 ABSENT_ERRORS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, tf.errors.NotFoundError)
 
 
-def parts() -> Iterator[tuple[str, tuple[float, ...], str]]:
-    """Yield the name of every part, its results, and why there are none."""
-    with tf.device("/CPU:0"):
-        for name in PARTS:
-            yield computed(name, COMPUTE[name])
-
-
-def computed(name: str, compute: Callable[[], list[Any]]) -> tuple[str, tuple[float, ...], str]:
+def computed(name: str) -> tuple[tuple[float, ...], str]:
+    """Return a part's results: none if one of them is not finite, or if this build lacks something, and what."""
     try:
-        results = [tf.reshape(tf.cast(result, tf.float64), [-1]) for result in compute()]
+        with tf.device("/CPU:0"):
+            results = [tf.reshape(tf.cast(result, tf.float64), [-1]) for result in COMPUTE[name]()]
+            values = tf.concat(results, 0).numpy().tolist()
     except ABSENT_ERRORS as reason:
         # In a graph, TensorFlow puts the location before the message.
-        return name, (), "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
-    values = tf.concat(results, 0)
-    return name, tuple(values.numpy().tolist()) if tf.reduce_all(tf.math.is_finite(values)) else (), ""
+        return (), "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
+    return tuple(values) if all(map(math.isfinite, values)) else (), ""
 
 
 def inputs(name: str, kind: Any = tf.float32) -> list[Any]:

@@ -111,11 +111,6 @@ class Unfit(Exception):
     """A workload cannot run here; the message is the reason that the report shows."""
 
 
-def main(arguments: list[str]) -> int:
-    PROBES[arguments[0]](open_channel())
-    return 0
-
-
 def start(channel: IO[str]) -> None:
     """Send the environment, then TensorFlow: the first arrives even if TensorFlow kills the process."""
     send(channel, environment())
@@ -163,10 +158,10 @@ def mapped_file(address: int | None) -> str:
     """Return the file mapped at `address`; empty if there is none."""
     with open("/proc/self/maps") as maps:
         for line in maps:
-            fields = line.split()
+            fields = line.split(maxsplit=5)
             first, last = (int(part, 16) for part in fields[0].split("-"))
             if address and first <= address < last:
-                return fields[5] if len(fields) > 5 else ""
+                return fields[5].rstrip("\n") if len(fields) > 5 else ""
     return ""
 
 
@@ -269,7 +264,7 @@ def faults(channel: IO[str]) -> None:
 
 
 def onednn(channel: IO[str]) -> None:
-    """Run a convolution; judge.TALKATIVE makes oneDNN print on stderr which implementation ran."""
+    """Run a convolution; judge.ONEDNN_LOGGING makes oneDNN print on stderr which implementation ran."""
     import tensorflow as tf
 
     convolve = tf.function(lambda x, w: tf.nn.relu(tf.nn.conv2d(x, w, 1, "SAME")))
@@ -285,10 +280,11 @@ def convolution_inputs() -> tuple[Any, Any]:
 
 
 def numerics(channel: IO[str]) -> None:
-    from .numerics import parts
+    from .numerics import computed
+    from .references import PARTS
 
-    for part in parts():
-        send(channel, Computed(*part))
+    for name in PARTS:
+        send(channel, Computed(name, *computed(name)))
 
 
 def cuda(channel: IO[str]) -> None:

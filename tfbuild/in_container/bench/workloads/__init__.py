@@ -4,8 +4,6 @@ Inputs are arguments and results are fetched, because TensorFlow would fold cons
 iterator for each sample (see ../worker.py).
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import pkgutil
@@ -96,19 +94,13 @@ class FunctionWork(Work):
         self.function(*self.inputs).numpy()
 
     def traces(self) -> int:
-        return trace_count(self.function)
+        return int(self.function.experimental_get_tracing_count())
 
     def value(self) -> Any:
         return float(self.function(*self.inputs)) if self.comparable else None
 
     def graph(self) -> Any:
         return self.function.get_concrete_function(*self.inputs).graph
-
-
-def trace_count(function: Any) -> int:
-    """Return how often a tf.function was traced; 1 for any other function."""
-    count = getattr(function, "experimental_get_tracing_count", None)
-    return int(count()) if count else 1
 
 
 def normal(seed: int, *shape: int) -> Any:

@@ -1,7 +1,5 @@
 """Single operations, also in lower precision, and training steps of small networks."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any

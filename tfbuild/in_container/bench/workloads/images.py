@@ -1,13 +1,7 @@
-"""Input: decode JPEGs, alone or in a pipeline, and read many small files or one TFRecord file with the same records.
-
-The JPEGs are synthetic, with a photograph's entropy (63 KB at 375x500).
-"""
-
-from __future__ import annotations
+"""Input: decode JPEGs, alone or in a pipeline, and read many small files or one TFRecord file with the same records."""
 
 import os
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -15,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ...smoke.probes import Unfit
-from . import FunctionWork, Timing, Work, normal, passed, trace_count, workload
+from . import FunctionWork, Timing, Work, normal, passed, workload
 
 IMAGES = 16
 BATCHES_DISCARDED = 3
@@ -80,13 +74,7 @@ class Batches(Work):
     """A tf.data pipeline, alone or with a step on each batch. Each sample has a fresh iterator and discards its first
     batches, because an idle iterator would go on filling its buffers while others are timed."""
 
-    def __init__(
-        self,
-        batches: Any,
-        items: int,
-        step: Callable[[Any], Any] | None = None,
-        discarded: int = BATCHES_DISCARDED,
-    ) -> None:
+    def __init__(self, batches: Any, items: int, step: Any = None, discarded: int = BATCHES_DISCARDED) -> None:
         self.batches, self.items, self.step, self.discarded = batches, items, step, discarded
 
     def call(self) -> None:
@@ -108,7 +96,7 @@ class Batches(Work):
             self.step(batch).numpy()
 
     def traces(self) -> int:
-        return trace_count(self.step)
+        return int(self.step.experimental_get_tracing_count()) if self.step else 1
 
 
 def options(defaults: bool, autotune: bool) -> Any:
@@ -176,17 +164,16 @@ def pipeline(
     rows = tf.data.Dataset.from_tensor_slices((np.arange(IMAGES), pictures()))
     if cache == "bytes":
         rows = rows.cache()
-    threads = calls or None
+    if cache != "decoded":
+        rows = rows.repeat()
+    if shuffle == "bytes":
+        rows = rows.shuffle(SHUFFLED, seed=1)
+    images = rows.map(read, num_parallel_calls=calls or None)
     if cache == "decoded":
-        batches = rows.map(read, num_parallel_calls=threads).cache().repeat().batch(batch, drop_remainder=True)
-    elif shuffle == "bytes":
-        shuffled = rows.repeat().shuffle(SHUFFLED, seed=1)
-        batches = shuffled.map(read, num_parallel_calls=threads).batch(batch, drop_remainder=True)
-    elif shuffle == "decoded":
-        shuffled = rows.repeat().map(read, num_parallel_calls=threads).shuffle(SHUFFLED, seed=1)
-        batches = shuffled.batch(batch, drop_remainder=True)
-    else:
-        batches = rows.repeat().map(read, num_parallel_calls=threads).batch(batch, drop_remainder=True)
+        images = images.cache().repeat()
+    if shuffle == "decoded":
+        images = images.shuffle(SHUFFLED, seed=1)
+    batches = images.batch(batch, drop_remainder=True)
     if prefetch:
         batches = batches.prefetch(prefetch)
     return Batches(batches.with_options(options(defaults, autotune)), batch, network(fused_norm) if step else None)

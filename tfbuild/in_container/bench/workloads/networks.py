@@ -1,7 +1,5 @@
 """Recurrent layers, training steps of Keras models, a SavedModel of the user's own, tf.distribute's strategies."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -97,11 +95,6 @@ def _transformer(batch: int) -> tuple[Any, Any]:
 MODELS = {"lstm": _lstm, "transformer": _transformer}
 
 
-def _application(name: str, batch: int, size: int, classes: int) -> tuple[Any, Any]:
-    make, shape = getattr(tf.keras.applications, name), (size, size, 3)
-    return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
-
-
 @workload
 def model(
     name: str,
@@ -120,7 +113,10 @@ def model(
 
     def made(policy: str) -> Any:
         tf.keras.mixed_precision.set_global_policy(policy)
-        return _application(application, batch, size, classes) if application else MODELS[name](batch)
+        if not application:
+            return MODELS[name](batch)
+        make, shape = getattr(tf.keras.applications, application), (size, size, 3)
+        return make(weights=None, input_shape=shape, classes=classes), normal(1, batch, *shape)
 
     net, x = made("mixed_bfloat16" if precision == "keras" else "float32")
     tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": precision == "graph"})
@@ -243,25 +239,22 @@ def _made_up(dtype: Any, shape: list[int]) -> Any:
 # --- strategies on all GPUs, or on virtual devices of this CPU, where they cannot speed anything up ------------------
 
 
-def devices(kind: str, replicas: int, device: str) -> list[str]:
-    """Return the names of the replicas' devices: all GPUs, or as many virtual CPUs as `replicas`."""
+def devices(kind: str, device: str) -> list[str]:
+    """Return the names of the replicas' devices: all GPUs, or two virtual CPUs."""
     physical = tf.config.list_physical_devices(device)
     if device == "GPU":
         if kind in ("mirrored", "central") and len(physical) < 2:
             raise Unfit("this needs two GPUs or more")
         return [f"GPU:{index}" for index in range(len(physical))]
     if kind in ("mirrored", "central"):
-        tf.config.set_logical_device_configuration(physical[0], [tf.config.LogicalDeviceConfiguration()] * replicas)
-    return [f"CPU:{index}" for index in range(replicas)]
+        tf.config.set_logical_device_configuration(physical[0], [tf.config.LogicalDeviceConfiguration()] * 2)
+    return ["CPU:0", "CPU:1"]
 
 
 @workload
-def distributed(
-    kind: str, replicas: int = 2, batch: int = 64, width: int = 512, layers: int = 3, device: str = "CPU"
-) -> FunctionWork:
-    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central; `replicas`: on
-    the CPU (with GPUs, all of them are used)."""
-    names = devices(kind, replicas, device)
+def distributed(kind: str, batch: int = 64, width: int = 512, layers: int = 3, device: str = "CPU") -> FunctionWork:
+    """A training step of dense layers on `batch` rows in all. `kind`: none, one, mirrored or central."""
+    names = devices(kind, device)
     strategy = {
         "none": tf.distribute.get_strategy,
         "one": lambda: tf.distribute.OneDeviceStrategy(names[0]),
