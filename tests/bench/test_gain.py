@@ -87,7 +87,7 @@ HOST = cpus.parse(machine("rocky9-zen5").cpuinfo())
 def test_where_the_official_wheel_dies_is_said_what_runs(name: str, lacks: tuple[str, ...], runs: str) -> None:
     cpu = gain.named(name, HOST)
     title, text = gain.official_wheel_here(cpu)
-    assert (gain.lacks_for_official_wheel(cpu), title) == (lacks, "dies here" if lacks else "unused")
+    assert (gain.lacks_for_official_wheel(cpu), title) == (lacks, "crashes" if lacks else "unused")
     ends = f"for lack of {' '.join(lacks)}; what runs: {runs}" if lacks else "(by the official wheel of 2.21.0)"
     assert ends in text
     assert ("this virtual machine" in gain.official_wheel_here(replace(cpu, virtual=True))[1]) == bool(lacks)

@@ -140,8 +140,8 @@ def test_a_list_of_builds_is_a_matrix(tmp_path: Path) -> None:
     kept = json.loads(invoke("matrix", "--format", "json", "--only", "*mkl*", cwd=tmp_path).stdout)
     assert [row["id"] for row in kept["rows"]] == ["2.20.0-mkl-py3.12-x86-64-v3"]
     (tmp_path / "tfbuild.toml").rename(tmp_path / "fleet.toml")
-    named = json.loads(invoke("matrix", "--format", "json", "--options", "fleet.toml", cwd=tmp_path).stdout)
-    assert named == matrix
+    assert json.loads(invoke("matrix", "--format", "json", "--options", "fleet.toml", cwd=tmp_path).stdout) == matrix
+    assert "tables of fleet.toml are for" in invoke("plan", "--options", "fleet.toml", cwd=tmp_path).stderr
 
 
 def test_a_file_without_a_list_changes_no_matrix_and_says_so(tmp_path: Path) -> None:

@@ -102,10 +102,11 @@ SOME = "with the features that it should have"
         ({"bazel_flag": ("--config", "native_arch_linux")}, "host"),
         ({"config": ("native_arch_linux",)}, "host"),
         ({"config": ("v2,avx2_linux",), "cpu": "x86-64-v2"}, SOME),
-        ({"config": ("avx_linux",), "cpu": "x86-64-v2"}, SOME),
+        *(({"config": (name,), "cpu": "x86-64-v2"}, SOME) for name in ("avx_linux", "release_cpu_linux")),
         ({"configure": ("CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--copt=-mavx512f",)}, SOME),
-        ({"bazel_flag": ("--conlyopt=-mno-fma",)}, SOME),
+        ({"bazel_flag": ("--copt=-march=armv9-a",)}, SOME),
+        ({"bazel_flag": ("--conlyopt=-mno-sse4",)}, SOME),
         *(({"bazel_flag": (f"--copt={flag}",)}, SOME) for flag in ("-mavx10.1", "-mapxf", "-msse4a", "-m32")),
         ({"bazel_flag": ("--action_env=CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--repo_env", "BAZEL_CXXOPTS=-std=c++17:-march=haswell")}, "haswell"),
@@ -184,12 +185,14 @@ def test_a_release_and_a_python_that_a_refusal_offers_are_taken(
             chosen(**given, release=release, python=python)
         except TfbuildError as refusal:
             offers: list[dict[str, Any]] = [
-                {"release": name, "python": python} for name in re.findall(r"--release ([\d.]+)", refusal.hint)
+                {"release": name, "python": python} | ({"wheel": "official", "cpu": ""} if official else {})
+                for official, name in re.findall(r"(--wheel official )?--release ([\w.]+)", refusal.hint)
+                if not (official and (target, platform) == ("cuda", "linux/arm64"))  # no such wheels
             ]
             for names in re.findall(r"--python ([\d.]+(?: or [\d.]+)*)", refusal.hint):
                 offers += [{"release": release, "python": name} for name in names.split(" or ")]
             for offer in offers:
-                assert chosen(**given, **offer), (release, python)
+                assert chosen(**given | offer), (release, python)
             offered += len(offers)
     # TensorFlow has published no wheels for CUDA on aarch64, with whatever Python.
     assert (offered == 0) is (wheel == "official" and target == "cuda")

@@ -27,7 +27,7 @@ def _lacks(release: str, cpu: Cpu) -> tuple[str, ...]:
 
 
 def official_wheel_here(cpu: Cpu) -> tuple[str, str]:
-    """Say what the newest official wheel leaves unused of this CPU, or that it dies there and what runs: name, text."""
+    """Say what the newest official wheel leaves unused of this CPU, or that it crashes there and what runs."""
     release, lacks = newest_official(cpu.arch), lacks_for_official_wheel(cpu)
     if not lacks:
         unused = " ".join(unused_by_official_wheel(cpu)) or ("nothing" if cpu.arch == ARCH else "not known")
@@ -38,7 +38,7 @@ def official_wheel_here(cpu: Cpu) -> tuple[str, str]:
     where = "" if "avx" in lacks else " in half precision"
     why = f"(Illegal instruction{where}), for lack of {' '.join(lacks)}"
     guest = "; or give this virtual machine its host's CPU model (QEMU: -cpu host)" if cpu.virtual else ""
-    return "dies here", f"the official wheel of {release} {why}; what runs: {runs}{guest}"
+    return "crashes", f"the official wheel of {release} {why}; what runs: {runs}{guest}"
 
 
 # --- what was measured ------------------------------------------------------------------------------------------------

@@ -92,10 +92,12 @@ def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
     """Return all combinations that can be planned, and the reasons for which others cannot, with their numbers.
 
     Builds are sorted by release (oldest first), target, Python, platform and identifier; each identifier is there once.
-    Raises UsageError if a value is unknown, or no build is left.
+    Raises UsageError if a value is unknown, or no build is left; what `isa.resolve` raises for an unknown CPU.
     """
     if unknown := next((wheel for wheel in request.wheels if wheel not in WHEELS), None):
         raise UsageError(f"unknown wheel {unknown!r}", hint=f"one of: {', '.join(WHEELS)}")
+    for cpu in request.cpus:  # an unknown one would only leave its rows out
+        isa.resolve(cpu, arch=plan.PLATFORMS[plan.choose_platform(Request(cpu=cpu))])
     builds: dict[str, Build] = {}
     refused: Counter[str] = Counter()
     for combination in _combinations(request):

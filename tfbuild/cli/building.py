@@ -89,7 +89,7 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
     else:
         chosen = select_at_engine(make(Request, options), run)
         print_notes(chosen)
-        if (debian := toolchains.debian_of(chosen.base_image)) is not None:
+        if chosen.toolchain and (debian := toolchains.debian_of(chosen.base_image)):
             say_note(f"the wheel may need its base's glibc, {debian.glibc}; on older systems it runs only in an image")
         exported = Maker(run=run).wheel(chosen, Path(output))
     files = {"wheel": str(exported.wheel), "sidecar": str(exported.sidecar), "sha256": exported.sha256}

@@ -117,6 +117,8 @@ def _refused(error: OSError) -> TfbuildError | None:
         return DiskFull(f"cannot write to {path}: {error.strerror}", hint="free some space: df -h; df -i; ulimit -f")
     if "No usable temporary directory" in str(error):
         return UsageError(f"{error.strerror}", hint="name a folder in TMPDIR; see also df -h and ulimit -n")
+    if error.errno == errno.ENOENT and not path:  # of getcwd(2)
+        return UsageError("the current folder was removed", hint="go to another one: cd")
     if path:
         return UsageError(f"cannot use {path}: {error.strerror}", hint="check its name and its permissions")
     return None

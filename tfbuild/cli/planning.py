@@ -90,6 +90,9 @@ def gain(*, cpu: str, cpuinfo: str, json: bool) -> None:
     """Say whether a build from source is worth it on this CPU: what was measured for such CPUs, and how to measure."""
     from tfbuild.bench import gain as gains
 
+    if cpu and cpuinfo:
+        for note in cpu_notes(Request(cpu=cpu, cpuinfo=cpuinfo), PLATFORMS[choose_platform(Request(cpu=cpu))]):
+            say_note(note)
     answer = gains.gain(gains.named(cpu, host_cpu(cpuinfo)) if cpu else detect_cpu(Path(cpuinfo) if cpuinfo else None))
     out(msgspec.to_builtins(answer)) if json else show_gain(answer)
 

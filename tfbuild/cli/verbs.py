@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from inspect import Parameter, signature
 from typing import Any, TypeVar
 
+from tfbuild.cli.output import say_note
 from tfbuild.errors import UsageError, has_login
-from tfbuild.plan import options_file
+from tfbuild.plan import Request, options_file
 from tfbuild.util.options import Option, Options
 
 Body = Callable[..., None]
@@ -54,6 +55,9 @@ class Verb:
         if not self.settings:
             return {**values, **given}
         file = options_file.find_options_file(given.get("options", ""))
+        # Not in a job of CI, which gets a row's options.
+        if file.builds and not Request.__dataclass_fields__.keys() & given.keys():
+            say_note(f"the [[build]] tables of {file.path} are for `invoke matrix`, and are ignored here")
         of_file = {name.replace("-", "_"): value for name, value in file.values.items() if name in self.settings}
         places = {name: COMMAND_LINE if name.replace("-", "_") in given else file.path for name in self.settings}
         origins = {name: place for name, place in places.items() if name.replace("-", "_") in {**of_file, **given}}

@@ -124,7 +124,7 @@ def read_py_cpuinfo(text: str, origin: str) -> Reading:
     try:
         record = decode(text, RecordedLibrary)
     except ValueError as error:
-        raise refusal(origin, f"it looks like py-cpuinfo's JSON, but cannot be read: {error}") from error
+        raise refusal(origin, f"it is JSON, but not as py-cpuinfo writes it: {error}") from error
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
     if not arch or not record.flags:  # it has none without a PATH, and on Apple's own CPUs
         raise refusal(origin, "it has no flags of an X86_64 or ARM_8 CPU")

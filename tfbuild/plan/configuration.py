@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from tfbuild import facts
+from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
@@ -181,8 +182,9 @@ OTHER_CPU = re.compile(r"-m(?:avx10\..*|apx.*|sse4a|abm|32|x32)")
 FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_env", "--action_env")
 # What a builder tells Bazel after the plan's own flags.
 LATER = ("--jobs", "-j", "--local_ram_resources", "--disk_cache", "--repository_cache")
-# The configs of TensorFlow's .bazelrc that choose a CPU, and how.
-CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
+# The configs of TensorFlow's .bazelrc that choose a CPU, and how; those of its releases include avx_linux.
+AVX_CONFIGS = ("avx_linux", "release_linux_base", "release_cpu_linux", "release_gpu_linux", "unsupported_cpu_linux")
+CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx2_linux": "-mavx2"} | dict.fromkeys(AVX_CONFIGS, "-mavx")
 
 
 def refuse_flags(flags: tuple[str, ...]) -> None:
@@ -198,12 +200,13 @@ def refuse_flags(flags: tuple[str, ...]) -> None:
 
 def refuse_another_cpu(request: Request, own: InstructionSet) -> None:
     """Raise UsageError for a flag, a config or an answer that compiles for another CPU than the plan says."""
-    flags = {row.flag: row.name for row in facts.features(own.arch)}
+    flags = {row.flag: row.name for row in facts.features(own.arch)} | {"-msse4": "sse4_2"}
     for word, flag, value in _machine_flags(request):
         off = flag.startswith("-mno-")
         feature = flags.get(flag.replace("-mno-", "-m", 1) if off else flag, "")
         if "=" in flag or OTHER_CPU.fullmatch(flag) or (feature and (feature in own.features) is off):
-            cpu = "host" if value == "native" else value if "=" in flag else "with the features that it should have"
+            known = "=" in flag and isa.is_known(value, own.arch)
+            cpu = "host" if value == "native" else value if known else "with the features that it should have"
             raise UsageError(
                 f"{word!r} compiles for another CPU than the plan, the labels and the verification say",
                 hint=f"--cpu {cpu}",

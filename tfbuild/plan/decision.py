@@ -5,6 +5,7 @@ compile, in the order in which refusals are reported. The rules that refuse are 
 """
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -310,7 +311,7 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     requested = requested_set(request, arch, host)
     exact = requested_set(request, arch, host, exact=True)
     if exact is not None and (lacking := sorted(set(compiled.features) - set(exact.features))):
-        named = f"--cpu {request.cpu}" if request.cpu else f"--cpuinfo {request.cpuinfo}"
+        named = shlex.join(["--cpu", request.cpu] if request.cpu else ["--cpuinfo", request.cpuinfo])
         raise Unsupported(
             f"the official wheel is compiled for {compiled.name}; {named} has no {' '.join(lacking)}",
             hint=f"build it from source for that CPU: leave out --wheel official, keep {named}",

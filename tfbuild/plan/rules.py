@@ -20,7 +20,7 @@ from tfbuild.cpu import names as cpu_names
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
-from tfbuild.facts.release_table import version
+from tfbuild.facts.release_table import table, version
 from tfbuild.facts.toolchains import BaseImage, Distribution
 from tfbuild.plan.build import MACHINES, PLATFORMS, Build
 from tfbuild.plan.failures import KNOWN_TO_FAIL, Failure
@@ -46,7 +46,8 @@ def refuse_exclusive(request: Request) -> str:
     names: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
     flags = (*request.bazel_flag, *request.configure)
     words = [*names, *request.config, *(word for flag in flags for word in flag.split())]
-    switched_on = tuple(word.lower() for word in words if not SWITCHED_OFF.search(word.lower()))
+    # Without paths, such as -I/usr/local/cuda/include.
+    switched_on = tuple(word.lower().partition("/")[0] for word in words if not SWITCHED_OFF.search(word.lower()))
     for row in targets.exclusions(switched_on):
         raise Unsupported(row.reason, hint=f"choose {' or '.join(f'--target {name}' for name in row.targets)}")
     alone = names[0] if len(names) == 1 else request.target
@@ -232,7 +233,8 @@ def choose_python(
         if newest := next((name for name in releases.newest_first() if python in supported_by(name)), ""):
             hint += f"; the newest release with Python {python}: --release {newest}"
         elif releases.known(release):
-            hint += f"; a newer one may: {NEWER_THAN_KNOWN}"
+            candidate = "".join(f" --release {name}" for name in table().candidates[-1:])
+            hint += f"; a newer release may: --wheel official{candidate} takes it, --source FOLDER builds it"
     raise Unsupported(f"TensorFlow {release} does not support Python {python}", hint=hint)
 
 

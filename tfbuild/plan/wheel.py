@@ -68,15 +68,11 @@ def official_requirement(release: str, target: str, arch: str) -> str:
 def newest_official(arch: str, python: str = "") -> str:
     """Return the newest release with an official wheel for that architecture and Python (default: the default base's).
 
-    Raises Unsupported if there is none.
+    Without one, that is the newest release.
     """
-    default = toolchains.default_base().python
-    for release in releases.newest_first():
-        if (python or default) in releases.official_pythons(release, arch):
-            return release
-    raise Unsupported(
-        f"no official {arch} wheel supports Python {python!r}", hint=f"--python {default}; or build it from source"
-    )
+    wanted = python or toolchains.default_base().python
+    known = releases.newest_first()
+    return next((release for release in known if wanted in releases.official_pythons(release, arch)), known[0])
 
 
 def from_path(path: Path, target: str = "") -> WheelFile:
@@ -147,7 +143,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
 def _guard(file: WheelFile, release: str) -> frozenset[str]:
     from tfbuild.binary import guard, inspector
 
-    with inspector.open_archive(file.path) as archive, temporary_folder() as folder:
+    with temporary_folder() as folder, inspector.open_archive(file.path) as archive:
         library = f"{releases.PACKAGE}/{releases.FRAMEWORK}"
         if library not in archive.namelist():
             raise BadInput(f"{file.path.name} has no {library} in it", hint="this is not a TensorFlow wheel for Linux")
