@@ -23,7 +23,8 @@ die() {
 usage="usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12"
 case ${1-} in -h | --help) echo "$usage" && exit ;; esac
 [ $# -ge 1 ] && [ $# -le 4 ] || die "$usage" 2
-for tool in awk curl sha256sum; do command -v "$tool" > /dev/null || die "there is no $tool here: install it first" 2; done
+[ -n "${DRY_RUN:-}" ] || docker=docker
+for tool in awk curl sha256sum ${docker:-}; do command -v "$tool" > /dev/null || die "there is no $tool here: install it first" 2; done
 repository=$1 release=${2:-latest} target=${3:-mkl} python=${4:-}
 tag=$release-$target
 host=${repository%%/*} path=${repository#*/}
@@ -107,10 +108,13 @@ ask() {
 accept=application/vnd.oci.image.index.v1+json
 accept="$accept, application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.oci.image.manifest.v1+json,\
  application/vnd.docker.distribution.manifest.v2+json"
-# text NAME: this field of a credential helper's answer.
+# text NAME: this field of a credential helper's answer. The key of _json_key has line breaks, and \n in its JSON.
 text() {
-    printf '%s' "$answer" | tr -d '\r\n' | sed -n -E "s/.*\"$1\" *: *\"(([^\"\\\\]|\\\\.)*)\".*/\1/p" |
-        sed 's/\\u0026/\&/g; s/\\u003[cC]/</g; s/\\u003[eE]/>/g; s/\\\(["\\/]\)/\1/g'
+    printf '%s' "$answer" | tr -d '\r\n' | sed -n -E "s/.*\"$1\" *: *\"(([^\"\\\\]|\\\\.)*)\".*/\1/p" | awk '{
+        gsub(/\\\\/, "\001"); gsub(/\\n/, "\n"); gsub(/\\t/, "\t")
+        gsub(/\\u0026/, "\\&"); gsub(/\\u003[cC]/, "<"); gsub(/\\u003[eE]/, ">"); gsub(/\\/, ""); gsub("\001", "\\")
+        print
+    }'
 }
 # login: sets `basic` to the name and password that `docker login` stored for this host, in base64, or `identity` to the
 # token that some registries give instead of them, such as Azure's; both are empty if there is nothing.
@@ -282,7 +286,7 @@ while read -r digest id its_release its_python its_platform needs; do
         echo "$repository@$digest $id"
         exit 0
     fi
-    docker pull --quiet "$repository@$digest" < /dev/null >&2
+    docker pull --quiet "$repository@$digest" < /dev/null >&2 || die "docker could not pull $repository@$digest" 26
     docker tag "$repository@$digest" "$repository:$id"
     echo "$repository:$id"
     exit 0

@@ -29,9 +29,16 @@ if [ -z "$context" ]; then
     echo "ci/state.sh: the context of $id has no digest" >&2
     exit 1
 fi
-code=0
-state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
-    ${TFBUILD_SIGNED:+"--signed=$TFBUILD_SIGNED"} --json) || code=$?
+state() {
+    code=0
+    state=$($invoke verify "$id" --registry "$TFBUILD_REGISTRY" --context "$context" \
+        ${TFBUILD_SIGNED:+"--signed=$TFBUILD_SIGNED"} --json) || code=$?
+}
+state
+# Quay makes a repository when a push begins, and refuses to read it before.
+if [ "$code" = 26 ] && $invoke push "$id" --registry "$TFBUILD_REGISTRY" --access > /dev/null; then
+    state
+fi
 case $code in
     0) echo "published $(printf '%s\n' "$state" | field reference)" ;;
     32) echo yanked ;;

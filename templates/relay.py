@@ -5,6 +5,7 @@ step ended. This drops the least useful lines first, and always passes on the la
 """
 
 import collections
+import contextlib
 import re
 import sys
 import time
@@ -21,10 +22,11 @@ def main(path):
     passed = left_out = burst = 0
     second, progressed = 0, -PROGRESS_SECONDS
     last = collections.deque(maxlen=LAST)
-    with open(path, "ab") as log:
+    with open(path, "ab", 0) as log:
         for line in sys.stdin.buffer:
-            log.write(line)
-            log.flush()
+            # On a full disk, the step goes on to say so.
+            with contextlib.suppress(OSError):
+                log.write(line)
             now = time.monotonic()
             second, burst = int(now), burst if int(now) == second else 0
             telling = TELLING.search(line)

@@ -295,12 +295,13 @@ case "$*" in
     *--force*) verb=force ;;
     build*--no-cache*) verb=rebuild ;;
 esac
+[ "$verb" != verify ] || ! grep -qsx ask calls || verb=again # once a push has begun
 echo "$verb" >> calls
 { printf '%s|' "$@"; echo; } >> words
 if [ "$verb" = plan ]; then
     printf '[\n  {\n    "id": "%s",\n    "context_digest": "sha256:0a1"\n  }\n]\n' "${code_id:-x}"
 fi
-if [ "$verb" = verify ]; then
+if [ "$verb" = verify ] || [ "$verb" = again ]; then
     # Of another context there is no JSON.
     [ "$code_outdated" = 1 ] || printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
     echo "error: the reason" >&2
@@ -330,7 +331,8 @@ def test_the_indexes_of_each_release_and_target_are_computed_once(form: str, tmp
         ({"verify": 0}, 0, ["verify"]),
         ({"verify": 25}, 0, ["verify", "ask", "build", "push"]),
         ({"verify": 24}, 24, ["verify"]),
-        ({"verify": 26}, 26, ["verify"]),
+        ({"verify": 26, "again": 25}, 0, ["verify", "ask", "again", "ask", "build", "push"]),
+        ({"verify": 26, "ask": 26}, 26, ["verify", "ask"]),
         ({"verify": 33, "outdated": 1}, 0, ["verify", "ask", "build", "force"]),
         ({"verify": 33}, 0, ["verify", "ask", "rebuild", "force"]),
         ({"verify": 33, "rebuild": 23}, 23, ["verify", "ask", "rebuild"]),

@@ -47,7 +47,7 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
 
     monkeypatch.setattr(cpu, "detect", unknown)
     folder = tmp_path / "build" / COMPILED.id
-    folder.mkdir(parents=True)
+    (folder / ".context-killed").mkdir(parents=True)
     for name in ("profile.json", "bazel.log"):
         (folder / name).write_text("old")
     (tmp_path / "ca.pem").write_text("a company's")
@@ -112,6 +112,7 @@ def test_a_profile_that_cannot_be_had_is_only_noted(
     assert f"note: cannot get Bazel's profile ({why}): {log}\n" in said.getvalue()
 
 
+FULL = "ld.lld: error: failed to open bazel-out/k8-opt/bin/x.so: No space left on device"
 KILLED = "gcc: fatal error: Killed signal terminated program cc1plus"
 GONE = "tfbuild: the remote cache grpc://cache:1 does not answer: Connection refused"
 FAILED = BuildFailed("the image could not be built\n  clang crashed", hint="the log")
@@ -132,7 +133,8 @@ MIRROR = {"mirror": "http://mirror.site"}
     "lines, error, run, kind, reason, hint",
     [
         ([KILLED], FAILED, {"jobs": 8}, BuildFailed, "a compiler or Bazel was killed", "--jobs 4; what is compiled"),
-        ([], FAILED, {}, BuildFailed, "the image could not be built", "the log"),
+        ([f"WARNING: {FULL}"], FAILED, {}, BuildFailed, "the image could not be built", "the log"),
+        ([FULL, KILLED], FAILED, {}, DiskFull, "the engine's disk is full\nthe image could", "docker builder prune"),
         ([f"{bazel.NO_USE}it runs no action"], FAILED, {"remote": EXECUTOR}, BuildFailed,
          "the remote executor is of no use: it runs no action\n", "does it accept the property cache-silo-key"),
         ([GONE], FAILED, {"remote": CACHE}, BuildFailed, "the remote cache grpc://cache:1 cannot be used", "is"),

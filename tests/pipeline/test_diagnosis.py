@@ -42,6 +42,11 @@ ROWS = (
      Unsupported, "this TensorFlow has no target //tensorflow:wheel;"),
     ("  ERROR: no such package 'tensorflow/core/kernels/mkl': BUILD file not found in any of the following directories",
      Unsupported, "this TensorFlow has no package tensorflow/core/kernels/mkl;"),
+    ("  ERROR: Error computing the main repository mapping: Every .bzl file must have a corresponding package, but "
+     "'@@rules_x//py:a.bzl' does not have one. Please", BadInput, "the repository rules_x has no BUILD file for @rule"),
+    ("  Label '@@x//y:a.bzl' is invalid because 'y' is not a package; perhaps", BadInput,
+     "the repository x has no BUILD file for @x//y;"),
+    ("  ERROR: /src/x/BUILD:3:6: //x:y: missing input file '//x:z.cc'", BadInput, "the source tree has no //x:z.cc"),
     ("  ERROR: /src/tensorflow/BUILD:3:6: cannot load '//tensorflow:x.bzl': no such file",
      Unsupported, "this TensorFlow has no file //tensorflow:x.bzl;"),
     ('          fail("\n  Current Bazel version is 0.26.1, expected at least 1.0.0\n',

@@ -267,7 +267,7 @@ def test_temporary_files_are_removed_if_a_signal_ends_it(end: signal.Signals, co
     assert list(scratch.iterdir()) == []
 
 
-PASSWORD = 'a "pass\\word" & <b>'
+PASSWORD = 'a "pass\\word" & <b>\n\\n\t.'
 LOGIN = base64.b64encode(f"somebody:{PASSWORD}".encode()).decode()
 
 

@@ -65,15 +65,16 @@ REFUSED = f"{REFERENCE} has no signature that cosign accepts"
 def test_what_cosign_does_not_accept_is_a_failure_with_its_reason(
     stderr: str, error: type[TfbuildError], reason: str, cosign: Path
 ) -> None:
-    demand = signing.demand_of("--key 'a key'", Path("/x/ca.pem"))
+    demand = signing.demand_of("--key 'a key' --registry-password 'so secret'", Path("/x/ca.pem"))
     assert demand is not None
     demand("ghcr.io/us/x@sha256:0b")
-    assert words(cosign)[:-1] == ["verify", "--registry-cacert", "/x/ca.pem", "--key", "a key"]
+    assert words(cosign)[2:-1] == ["/x/ca.pem", "--key", "a key", "--registry-password", "so secret"]
     (cosign / "code").write_text("1")
     (cosign / "stderr").write_text(stderr)
     with pytest.raises(error) as refusal:
         demand(REFERENCE)
     assert refusal.value.reason.startswith(reason)
+    assert "secret" not in refusal.value.hint
     with pytest.raises(TfbuildError, match=f"cosign did not sign {REFERENCE}"):
         signing.signer("", None)(REFERENCE)
 

@@ -64,12 +64,6 @@ def test_a_text_by_others_fits_one_line_and_can_be_written() -> None:
     assert terminal.as_text(["a"]) == {}
 
 
-def test_a_server_that_is_not_there() -> None:
-    with pytest.raises(requests.exceptions.ConnectionError) as error:
-        requests.get("http://127.0.0.1:1/", timeout=5)
-    assert cause(error.value) == "Connection refused"
-
-
 def test_a_server_that_never_answers() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from statistics import median
 
+from tfbuild.engine.build import NO_SPACE
 from tfbuild.util.progress import Step, duration
 
 # "[1,234 / 20,345] 8 actions running"; some versions add "[Prepa]" or "(12:34:56)".
 ACTION_COUNT = re.compile(r"\[(?P<done>\d[\d,]{,20}) / (?P<total>\d[\d,]{,20})\]\s*(?P<rest>.*)")
 KILLED = re.compile(
     r"Killed signal terminated program|internal compiler error: Killed|unable to execute command: Killed"
-    r"|virtual memory exhausted|final link failed: memory exhausted|LLVM ERROR: out of memory"
+    r"|Cannot allocate memory|memory exhausted|(?:LLVM ERROR|cc1\w*|ld[\w.]*): out of memory|died due to signal 9"
     r"|Server terminated abruptly|java\.lang\.OutOfMemoryError"
     r"|collect2: fatal error: ld terminated with signal 9|failed:? \((Killed|Exit 137)\)"
 )
@@ -50,6 +51,7 @@ class BazelWatch:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.began = False
         self.killed = False
+        self.full = False
         self.failed = 0
         self.out_of_time = False
         self.no_remote = False
@@ -62,6 +64,8 @@ class BazelWatch:
 
     def __call__(self, line: str) -> str:
         self.killed = self.killed or KILLED.search(line) is not None
+        # What only its cache could not store is a warning of Bazel's.
+        self.full = self.full or (NO_SPACE.search(line) is not None and not line.startswith("WARNING: "))
         self.failed += FAILED.match(line) is not None
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
         self.began = self.began or line.startswith(FIRST_LINES)

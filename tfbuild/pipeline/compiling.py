@@ -203,11 +203,11 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
 
 def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
     """Return the error with what to do about it, where that is known."""
-    # Programs call a full disk anything: apt calls signatures invalid.
-    if faults.disk_is_full(builder.data_root):
+    # Programs call a full disk anything: apt calls signatures invalid. Bazel removes a half-written output at once.
+    if watch.full or faults.disk_is_full(builder.data_root):
         message = f"{builder.where}'s disk is full\n{error.reason}"
         return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
-    if watch.killed and share is not None:
+    if share is not None and (watch.killed or "exit code: 137" in error.reason):
         return BuildFailed(
             f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
             hint=f"{memory_hint(share, builder.where)}; what is compiled is kept. {error.hint}",

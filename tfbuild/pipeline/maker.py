@@ -250,8 +250,10 @@ class Maker:
     def render(self, build: Build) -> Context:
         """Write the build context; start nothing."""
         folder = self.run.work / build.id
-        context = write_context(build, folder / "context")
         with files.writing(folder):
+            for left in folder.glob(".context-*"):  # by a run that was killed while it packed a tree
+                files.remove(left)
+            context = write_context(build, folder / "context")
             files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
         return context
 

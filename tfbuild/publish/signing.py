@@ -28,6 +28,7 @@ UNANSWERED = re.compile(
 )
 # What the name of a file's signature has behind the file's.
 BUNDLE = ".sigstore.json"
+SECRET = re.compile(r"(--registry-(?:password|token)[= ])(?:'[^']*'|\S)+")
 # They sign, or demand a signature of, what has this reference by digest, or a file.
 Sign = Callable[[str], None]
 Demand = Callable[[str], None]
@@ -115,9 +116,10 @@ def _demand(command: list[str], name: str, words: tuple[str, ...]) -> None:
     reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
     if UNANSWERED.search(done.stderr):
         raise RegistryRefused("\n".join([f"cosign could not judge {name}", *reasons]), hint="try again later")
+    shown = SECRET.sub(r"\1***", shlex.join(words))
     raise VerificationFailed(
         "\n".join([f"{name} has no signature that cosign accepts", *reasons]),
-        hint=f"do not use it; the check was: cosign {command[1]} {shlex.join(words)}",
+        hint=f"do not use it; the check was: cosign {command[1]} {shown}",
     )
 
 

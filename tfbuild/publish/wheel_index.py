@@ -44,7 +44,7 @@ from tfbuild.publish.wheel_rows import (
     oldest_glibc,
     read_list,
 )
-from tfbuild.util.files import decode, locked, read_regular, replace_file, temporary_folder, whole, writing
+from tfbuild.util.files import decode, locked, read_regular, remove, replace_file, temporary_folder, whole, writing
 from tfbuild.util.terminal import printable
 
 # It becomes part of the commands on the page at the top.
@@ -100,7 +100,9 @@ def index(
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):
-            with temporary_folder(parent=folder) as scratch:
+            for left in (*folder.glob(".tfbuild-*"), *folder.glob("pool/*/.*.whl.*")):  # by one that was killed
+                remove(left)
+            with temporary_folder(".tfbuild-", folder) as scratch:
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
                 kept, gone, before = _known(folder)
                 rows = _yanked(_merged(kept, [row for row, *_ in ready]), yanks)

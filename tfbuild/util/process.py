@@ -72,9 +72,10 @@ def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, 
                 os.killpg(process.pid, first)
             process.wait(timeout=grace)
     finally:
-        if process.poll() is None:
+        # Also what has outlived its leader, and would hold the output open.
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
 
 
 def logged(
@@ -116,8 +117,9 @@ def logged(
         try:
             for line in process.stdout or ():
                 text = without_secrets(line.decode(errors="surrogateescape"))
-                file.write(text.encode(errors="surrogateescape"))
-                file.flush()
+                with writing(log.parent):
+                    file.write(text.encode(errors="surrogateescape"))
+                    file.flush()
                 each(text.encode(errors="surrogateescape").decode(errors="replace"))
             code = process.wait()
         except BaseException:
