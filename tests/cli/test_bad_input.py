@@ -44,7 +44,6 @@ def refusal(*words: str, code: int, cwd: Path = ROOT) -> str:
         ((*DRY_RUN, "--mirror", "http://[::1"), 2, "--mirror 'http://[::1' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/$(id)"), 2, "--mirror 'http://a/$(id)' is not a valid address"),
         ((*DRY_RUN, "--mirror", "http://a/\tb"), 2, "--mirror has control characters in it: 'http://a/\\tb'"),
-        ((*DRY_RUN, "--remote-executor", "grpc://[::1"), 2, "--remote-executor 'grpc://[::1' is not a valid address"),
         ((*PLAN, "--source", LONG), 16, f"no source at {LONG}: File name too long"),
         ((*PLAN, "--override-repository", f"x={LONG}"), 16, f"--override-repository x: no folder at {LONG}: File"),
         ((*PLAN, "--release", f"2.{DIGITS}"), 12, "unknown TensorFlow release '2.111"),

@@ -85,11 +85,3 @@ def test_the_manuals_table_has_the_sets_of_these_cpus() -> None:
         own = [f"`{isa.resolve(f'{asked}{how}', arch=arch, host=host).name}`" for how in ("", ",exact")]
         assert sets == own, label
     assert len(lines) == len(DOCUMENTED)
-
-
-def test_one_of_two_that_do_the_same_is_kept() -> None:
-    level = facts.levels("x86_64")[-1].features
-    assert "avx_vnni" not in isa.relevant(level | {"avx_vnni", "avx512_vnni"})
-    assert "avx_vnni" in isa.relevant(level | {"avx_vnni"})
-    assert isa.relevant({"fma4", "avx", "pclmulqdq"}) == facts.closure({"fma4", "avx"})
-    assert isa.relevant({"avx2"}) == facts.closure({"avx2"})

@@ -79,14 +79,6 @@ def test_the_base_and_the_compiler(release: str, options: dict[str, Any], base: 
 
 
 @pytest.mark.parametrize(
-    ("python", "image"),
-    [("3.11", "python:3.11-slim-bookworm"), ("3.12", "python:3.12-slim-bookworm"), ("3.13", "python:3.13-slim-trixie")],
-)
-def test_the_base_of_a_wheel_is_one_that_can_be_made_here_if_there_is_one(python: str, image: str) -> None:
-    assert rules.base_for_wheel(python).image == image
-
-
-@pytest.mark.parametrize(
     ("release", "options", "reason", "hint"),
     [
         ("2.14.1", {"compiler": "gcc-16"}, r"gcc-16 is not in bookworm, trixie, on .* Python 3\.11", "gcc-11, gcc-12"),

@@ -258,10 +258,6 @@ def test_the_interval_is_the_narrowest_with_enough_confidence(count: int, cut: i
     assert found.coverage >= 0.95
 
 
-def test_few_ratios_have_no_interval() -> None:
-    assert evaluate.interval([]) is evaluate.interval([1.0] * 5) is None
-
-
 @pytest.mark.parametrize(
     ("ratio", "band", "effect"),
     [

@@ -11,11 +11,6 @@ from tfbuild import pages
 from tfbuild.measure.records import Interval
 
 
-def tracks(text: str) -> list[ElementTree.Element]:
-    """Return what is drawn for each row of the charts in a page."""
-    return [ElementTree.fromstring(track) for track in re.findall(r'<div class="track".*?</div>', text)]
-
-
 def texts(text: str) -> list[str]:
     """Return the headings and names of the charts in a page."""
     return [html.unescape(one) for one in re.findall(r'<div class="(?:title|name)">(?:<span>)?([^<]*)<', text)]
@@ -35,7 +30,8 @@ def test_a_chart_s_places_are_the_logarithms_of_its_ratios() -> None:
         )
         for m, effect in zip(medians, effects, strict=True)
     )
-    drawn = tracks(pages.ratios("x", [("case", lines)]))
+    page = pages.ratios("x", [("case", lines)])
+    drawn = [ElementTree.fromstring(track) for track in re.findall(r'<div class="track".*?</div>', page)]
     signs = [track.find("b") for track in drawn]
     places = [percents(sign)["left"] for sign in signs if sign is not None]
     scale = (places[-1] - places[0]) / math.log(medians[-1] / medians[0])

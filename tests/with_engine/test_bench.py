@@ -105,11 +105,6 @@ def test_the_log_of_onednn_names_what_ran(engine: Engine, image: Callable[..., s
     assert finding.values, finding.text
 
 
-def test_an_image_without_tensorflow_is_refused(invoke: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    done = invoke("bench", "tfbuild-base:bookworm", "--quick", code=25)
-    assert "cannot import TensorFlow" in done.stderr
-
-
 def test_signals_while_workers_are_made_end_it_and_leave_no_container(
     engine: Engine, image: Callable[..., str], tmp_path: Path
 ) -> None:
