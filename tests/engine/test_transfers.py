@@ -58,6 +58,7 @@ def fail(error: str, step: Step) -> None:
             "the same command continues where it stopped; zstd layers need",
         ),
         ("unauthorized: authentication required", 3, "docker login"),
+        ("Error processing tar file(exit status 1): archive/tar: invalid tar header", 1, "zstd layers need"),
         ("no basic auth credentials", 1, "docker login"),
         ("denied: requested access to the resource is denied", 1, "docker login as a user with access"),
         (

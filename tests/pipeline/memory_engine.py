@@ -44,6 +44,7 @@ class Images:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.registry: dict[str, str] | None = {}
+        self.pulled: dict[str, Any] = {}  # what the engine says of an image that it pulls
 
     def get(self, ref: str) -> Any:
         for image in self.rows:
@@ -93,7 +94,7 @@ class Api:
         if ref not in known:
             return [{"error": f"{ref} not found"}]
         digests = [ref] if "@" in ref else [f"{name}@{(self.shown.registry or {})[ref]}"]
-        self.shown.rows.append(row(ref, RepoTags=tagged, RepoDigests=digests))
+        self.shown.rows.append(row(ref, RepoTags=tagged, RepoDigests=digests, **self.shown.pulled))
         return []
 
     def import_image_from_file(self, path: str, *, repository: str, tag: str, changes: tuple[str, ...] = ()) -> None:

@@ -81,8 +81,9 @@ def test_a_release_without_an_official_wheel_yet_is_compared_with_the_newest_tha
         assert plan.alternatives(own) == ()
     assert not [name for name in release_table.table().candidates if releases.known(str(release_table.base(name)))]
     # An image's labels say what they like.
-    old = baseline_of(replace(COMPILED, release="1.15.0"), holding({name: "sha256:1"}), tmp_path)
-    assert old == verifying.NO_BASELINE
+    maker, said = on_memory(holding({name: "sha256:1"}), tmp_path, throughput=True)
+    assert maker.baseline("x", replace(COMPILED, release="1.15.0"), str) == verifying.NO_BASELINE
+    assert "1.15.0" in said.getvalue()
 
 
 @each(

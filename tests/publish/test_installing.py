@@ -134,18 +134,16 @@ def test_the_installer_is_a_command_that_runs(venv: Path, monkeypatch: pytest.Mo
 
 
 def test_the_environment_is_the_named_one_else_the_active_one(venv: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CONDA_PREFIX", raising=False)
-    monkeypatch.setenv("VIRTUAL_ENV", str(venv))
-    for named, python in (
-        ("", f"{venv}/bin/python"),
-        (sys.executable, sys.executable),
-        (str(venv), f"{venv}/bin/python"),
-    ):
-        assert installing.environment(named).interpreter == python
-    monkeypatch.delenv("VIRTUAL_ENV")
+    python = f"{venv}/bin/python"
+    for virtual, conda in ((str(venv), "/nothing"), ("", str(venv))):
+        monkeypatch.setenv("VIRTUAL_ENV", virtual)
+        monkeypatch.setenv("CONDA_PREFIX", conda)
+        for named, used in (("", python), (sys.executable, sys.executable), (str(venv), python)):
+            assert installing.environment(named).interpreter == used
+    monkeypatch.delenv("CONDA_PREFIX")
     assert installing.environment().interpreter == sys.executable
     monkeypatch.setenv("PATH", f"{venv}/bin")
-    assert installing.environment("python").interpreter == f"{venv}/bin/python", "uv takes a name for any Python"
+    assert installing.environment("python").interpreter == python, "uv takes a name for any Python"
 
 
 def test_a_python_of_32_bits_is_none_that_wheels_are_for(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `pull` checks before it pulls, beside what the table of registry faults has: signatures, and how many images."""
+"""What `pull` checks beside what the table of registry faults has: signatures, how many images, and what arrives."""
 
 from dataclasses import replace
 
@@ -7,11 +7,14 @@ import pytest
 from tests.cpu.machines import machine
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
+from tests.pipeline.memory_engine import holding
 from tests.publish.fake_images import digest, gather, image
+from tests.rows import each
 from tfbuild import cpu
 from tfbuild.errors import RegistryRefused, VerificationFailed
 from tfbuild.publish import pulling
 from tfbuild.publish.choose import Choice
+from tfbuild.util.progress import Progress
 
 LEVELS = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
 
@@ -57,3 +60,22 @@ def test_a_hundred_images_are_tried(fake: type[FakeRegistry], names: dict[str, s
     assert pulling.accept(connect(fake), choice.among((*gone[1:], *choice.fitting)))[0].id == names["x86-64-v4"]
     with pytest.raises(RegistryRefused, match="it is missing in the registry"):
         pulling.accept(connect(fake), choice.among((*gone, *choice.fitting)))
+
+
+@each("level", LEVELS)
+@each("known_by", ["config", "digest"])
+def test_only_the_image_that_was_checked_gets_its_name(
+    known_by: str, level: str, fake: type[FakeRegistry], names: dict[str, str]
+) -> None:
+    place, engine = connect(fake), holding({})
+    best, manifest, _ = pulling.accept(place, select(fake))
+    arriving = place.manifest(digest(fake, names[level]))
+    engine.images.registry = {f"{place.repository}@{best.digest}": best.digest}
+    engine.images.pulled = {"Id": getattr(arriving, known_by)}
+    if arriving == manifest:
+        assert pulling.pull(engine, place, best, manifest, Progress()) == f"{place.repository}:{best.id}"
+        assert engine.names == {f"{place.repository}:{best.id}": getattr(manifest, known_by)}
+    else:
+        with pytest.raises(VerificationFailed) as refused:
+            pulling.pull(engine, place, best, manifest, Progress())
+        assert (refused.value.exit_code, engine.names) == (24, {})

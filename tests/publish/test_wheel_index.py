@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+import threading
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
@@ -132,6 +134,21 @@ def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: P
     times = {path: path.stat().st_mtime_ns for path in public.rglob("*") if path.is_file()}
     indexed(public, built / "avx")
     assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+def test_a_second_writer_waits_and_says_so_and_loses_nothing(public: Path, built: Path, tmp_path: Path) -> None:
+    folder, noted = tmp_path / "again", threading.Event()
+    avx, v4 = (wheel_index.of_folder(built / name) for name in ("avx", "x86-64-v4"))
+
+    def sign(copy: Path) -> None:
+        """The first one has read the list by now, and writes its own later."""
+        pool.submit(wheel_index.index, folder, v4, lambda _: noted.set())
+        assert noted.wait(30)
+        copy.with_name("choose.json.sigstore.json").touch()
+
+    with ThreadPoolExecutor() as pool:
+        wheel_index.index(folder, avx, print, sign=sign)
+    assert contents(folder) == contents(public)
 
 
 def test_the_page_at_the_top_lists_every_wheel_and_its_links_lead_somewhere(public: Path, tmp_path: Path) -> None:

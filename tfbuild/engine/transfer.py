@@ -40,6 +40,7 @@ REFUSALS = (
         False,
     ),
     # What an older engine says of a layer that is compressed by zstd.
+    ("invalid tar header", "zstd layers need Docker 23.0 or newer", False),
     ("unexpected eof", "the same command continues where it stopped; zstd layers need Docker 23.0 or newer", True),
 )
 UNKNOWN = ("", "the same command continues where it stopped: complete layers are kept", True)

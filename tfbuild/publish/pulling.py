@@ -5,7 +5,7 @@ labels, its layers' presence, and its signature if that is demanded. An image th
 """
 
 from tfbuild.cpu import Cpu, isa
-from tfbuild.engine import Engine, transfer
+from tfbuild.engine import Engine
 from tfbuild.errors import NothingFits, RegistryRefused, VerificationFailed
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import IMAGES, Damaged, Manifest
@@ -89,12 +89,7 @@ def _checked(registry: Registry, image: Published, demand: Demand | None) -> Man
 def pull(engine: Engine, registry: Registry, image: Published, manifest: Manifest, progress: Progress) -> str:
     """Download an image, and return its name on this engine. Raises VerificationFailed if another one arrives."""
     reference = f"{registry.repository}@{image.digest}"
-    try:
-        engine.pull(reference, progress)
-    except transfer.TransferFailed as error:
-        if b"+zstd" in manifest.content:
-            error.hint = "its layers are compressed by zstd: Docker 23 or newer can read them"
-        raise
+    engine.pull(reference, progress)
     if engine.image(reference).id not in manifest.ids:
         raise VerificationFailed(f"{reference} is another image on this engine", hint=f"docker image rm {reference}")
     name = f"{registry.repository}:{image.id}"
