@@ -165,9 +165,9 @@ def test_what_spoils_a_number_stands_beside_it() -> None:
     assert "noisy: 15 of 15" in caveat
     assert "3 periods throttled" in caveat
     stopped = report(experiment("onednn", cut, replace(cut, rounds=cut.rounds[:7]), case(0.5)))
-    once = "2 of 3 cases stopped by the time budget after 7 to 15 rounds, so with wider intervals"
+    once = "2 of 3 cases cut short after 7 to 15 rounds, so with wider intervals"
     for text in (wording.noise_note(stopped), " ".join(printed(stopped).split())):
-        assert text.count("stopped by the time budget") == text.count(once) == 1
+        assert text.count("cut short") == text.count(once) == 1
     few = replace(cut, rounds=cut.rounds[:5], band=None)
     assert wording.noise_note(report(experiment("x", few))).endswith("wider intervals, or none with fewer than six")
     wrong = replace(case(0.5).arms[1], same=False)

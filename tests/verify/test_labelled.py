@@ -62,6 +62,7 @@ def test_each_label_that_a_plan_needs_is_asked_for(name: str) -> None:
         # Whoever changes these would switch a check off.
         ("platform", "linux/arm64", False),
         ("target", "tpu", False),
+        ("instruction-set", "a b", False),
     ],
 )
 def test_labels_have_a_form(name: str, value: str, good: bool) -> None:

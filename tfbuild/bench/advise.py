@@ -10,7 +10,7 @@ from tfbuild.errors import TfbuildError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import table
 from tfbuild.measure import records
-from tfbuild.measure.evaluate import FEWEST_CLEAN, Verdict, compare_arms, interval_text
+from tfbuild.measure.evaluate import Verdict, compare_arms, interval_text, used_rounds
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, CaseResult, ExperimentResult, Interval
 from tfbuild.plan.rules import find_release
 
@@ -67,8 +67,7 @@ class ArmComparison:
     @property
     def certainty(self) -> str:
         """Return the interval's confidence and the rounds that it is made of: "97%, 6 rounds"."""
-        used = self.case.clean if self.case.clean >= FEWEST_CLEAN else len(self.case.rounds)
-        return f"{self.ratio.coverage:.0%}, {used} rounds" if self.ratio else ""
+        return f"{self.ratio.coverage:.0%}, {len(used_rounds(self.case.rounds))} rounds" if self.ratio else ""
 
     @property
     def basis(self) -> str:

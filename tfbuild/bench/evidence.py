@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from tfbuild.bench import findings
 from tfbuild.errors import TfbuildError, reason_of
@@ -12,8 +13,9 @@ from tfbuild.measure import probe, workers
 from tfbuild.measure.experiments import Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
+from tfbuild.util.terminal import printable
 
-MOST_LISTED = 4
+MOST_LISTED, MOST_LETTERS = 4, 4000
 LEAST_SECONDS = 30.0
 # An experiment with less time observes only its first case.
 ALL_SECONDS = 60.0
@@ -32,7 +34,9 @@ def observe(
 ) -> tuple[Finding, ...]:
     """Record the evidence that the row asks for, within a share of the experiment's `seconds`."""
     watch = WATCHED.get(row.evidence)
-    return tuple(watch(row, cases, pool, machine, SHARE * seconds)) if watch else ()
+    found = watch(row, cases, pool, machine, SHARE * seconds) if watch else ()
+    # An image's log may have any text.
+    return tuple(replace(one, text=printable(one.text, MOST_LETTERS)) for one in found)
 
 
 # --- which primitives run -------------------------------------------------------------------------------------------
@@ -54,8 +58,11 @@ def _primitives(
             stdin="".join(f"{json.dumps(question)}\n" for question in asked).encode(),
             timeout=max(LEAST_SECONDS, seconds / 2),
         )
-        why = judge.Ended(run.exit_code, run.stderr).why if run.exit_code else ""
-    except (TfbuildError, OSError) as error:
+        # Empty if one of the workloads ran.
+        why = judge.Ended(run.exit_code, run.stderr).why or min(
+            (answer.reason for answer in probe.parse_records(run.stdout, (Peak,) * len(asked))), default=""
+        )
+    except (TfbuildError, OSError, ValueError) as error:
         why = reason_of(error)
     log = f"{begin}oneDNN's log could not be read: {why}"
     yield Finding(text=log, values={}) if why else primitives(begin, run.stderr)

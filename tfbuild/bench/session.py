@@ -13,7 +13,7 @@ from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import evaluate, experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.probe import Runner
-from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Software, Subject
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Subject
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Machine, Pool
 from tfbuild.util.process import interruptible
@@ -55,11 +55,10 @@ class ExperimentRun:
 
 
 def _outcome(cases: Sequence[CaseResult]) -> tuple[str, str]:
-    """Return the experiment's status: the best of its cases', and the reason if nothing was measured."""
+    """Return the experiment's status, truncated if a case is, and the reason if nothing was measured."""
     statuses = [case.status for case in cases]
-    for status in (records.MEASURED, records.TRUNCATED):
-        if any(case.status == status and case.band for case in cases):
-            return (records.TRUNCATED if records.TRUNCATED in statuses else records.MEASURED), ""
+    if any(case.band and case.status in (records.MEASURED, records.TRUNCATED) for case in cases):
+        return (records.TRUNCATED if records.TRUNCATED in statuses else records.MEASURED), ""
     first = cases[0] if cases else None
     return (first.status, first.reason) if first else (records.SKIPPED, "it has no case")
 
@@ -243,7 +242,7 @@ class Session:
 
         runs = [CaseRun(row=run.row, case=case, machine=self.machine, pool=pool, tell=tell) for case in cases]
         if run.row.fresh:
-            pool.close(*{side.key for one in runs for side in one.live} & {*pool.running()})
+            pool.close(*(side.key for one in runs for side in one.live))
         try:
             rounds.prepare(runs, time.monotonic() + PREPARING * (limits.latest - time.monotonic()))
             rounds.run(runs, limits, shuffled)
@@ -308,14 +307,7 @@ def bench(
             env=_printable(recorded_settings(image.env)),
         ),
         host=probe.host(environment, engine),
-        software=Software(
-            tensorflow=tensorflow.version,
-            git=tensorflow.git,
-            compiler=tensorflow.compiler,
-            python=environment.python,
-            numpy=environment.numpy,
-            malloc=environment.malloc,
-        ),
+        software=probe.software(environment, tensorflow),
         experiments=tuple(run.result() for run in session.runs),
     )
 

@@ -53,7 +53,7 @@ def time(seconds: float | None) -> str:
 
 
 def noise_note(report: BenchReport) -> str:
-    """Say how quiet the machine was, and what the time budget cut short; no other text repeats the latter."""
+    """Say how quiet the machine was, and what was cut short; no other text repeats the latter."""
     cases = [case for row in report.experiments for case in row.cases if case.rounds]
     if not cases:
         return "no round was timed"
@@ -64,7 +64,7 @@ def noise_note(report: BenchReport) -> str:
         text += f", {stops} periods throttled"
     if cut := [len(case.rounds) for case in cases if case.status == records.TRUNCATED]:
         rounds = f"{min(cut)} to {max(cut)}" if min(cut) < max(cut) else f"{max(cut)}"
-        text += f"; {len(cut)} of {counted(len(cases), 'case')} stopped by the time budget after {rounds} rounds, so "
+        text += f"; {len(cut)} of {counted(len(cases), 'case')} cut short after {rounds} rounds, so "
         text += "with wider intervals" if min(cut) >= FEWEST else "with wider intervals, or none with fewer than six"
     return text
 
@@ -72,7 +72,7 @@ def noise_note(report: BenchReport) -> str:
 def caveat(case: CaseResult) -> str:
     """Say what makes a case's numbers less reliable than they seem; "" if nothing does.
 
-    That the time budget stopped a case is said once, by `noise_note`.
+    That a case was cut short is said once, by `noise_note`.
     """
     return join(
         case.reason if case.status == records.INTERRUPTED else "",

@@ -282,9 +282,9 @@ def cover(
     """
     loss = cache(loss)
     candidates = _intersections(sets)
-    if sum(comb(len(candidates), count) for count in range(1, most + 1)) > MOST_CHOICES:
-        return _merged(sets, most, loss), False
     sizes = range(1, min(most, len(candidates)) + 1)
+    if sum(comb(len(candidates), size) for size in sizes) > MOST_CHOICES:
+        return _merged(sets, most, loss), False
     choices = itertools.chain.from_iterable(itertools.combinations(candidates, size) for size in sizes)
     return min(choices, key=lambda images: _total(sets, images, loss)), True
 

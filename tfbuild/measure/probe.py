@@ -20,8 +20,8 @@ import msgspec
 from tfbuild.engine import MOST_OUTPUT, ContainerRun, Engine, Image, Sandbox, Worker
 from tfbuild.errors import UsageError
 from tfbuild.in_container.smoke.judge import TOO_LONG, Ended, Results
-from tfbuild.in_container.smoke.probes import Environment
-from tfbuild.measure.records import Host
+from tfbuild.in_container.smoke.probes import Environment, TensorFlow
+from tfbuild.measure.records import Host, Software
 from tfbuild.util.files import decode, temporary_folder
 from tfbuild.util.process import Attached
 
@@ -130,6 +130,18 @@ def host(environment: Environment, engine: Runner) -> Host:
         quota=environment.quota,
         memory=environment.memory,
         engine=engine.version,
+    )
+
+
+def software(environment: Environment, tensorflow: TensorFlow | None) -> Software:
+    """Return what the probe `start` found; `tensorflow` is None where it did not import."""
+    return Software(
+        tensorflow=tensorflow.version if tensorflow else "",
+        git=tensorflow.git if tensorflow else "",
+        compiler=tensorflow.compiler if tensorflow else "",
+        python=environment.python,
+        numpy=environment.numpy,
+        malloc=environment.malloc,
     )
 
 

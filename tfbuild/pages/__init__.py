@@ -15,7 +15,6 @@ from tfbuild import util
 from tfbuild.errors import fit
 from tfbuild.measure.evaluate import interval_text
 from tfbuild.measure.records import FASTER, NO_DIFFERENCE, SLOWER, Interval
-from tfbuild.util.quantities import counted
 
 TEMPLATES = util.templates()
 
@@ -43,7 +42,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.filters |= {"prose": prose, "counted": counted, "fit": fit}
+    jinja.filters |= {"prose": prose, "fit": fit}
     return jinja
 
 

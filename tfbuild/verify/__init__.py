@@ -25,7 +25,7 @@ from tfbuild.plan import PLATFORMS, Build, is_version
 from tfbuild.plan.build import Wheel
 from tfbuild.verify.report import NO_START, Check, Throughput
 
-# The labels without which an image is none of ours, and the forms of two. The identifier names the report's files.
+# The labels without which an image is none of ours, and the forms of some. The identifier names the report's files.
 NEEDED_LABELS = ("id", "release", "python", "target", "platform", "features")
 IDENTIFIER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}")
 PYTHON = re.compile(r"3\.\d{1,2}", re.ASCII)
@@ -111,6 +111,7 @@ def labelled_build(ref: str, labels: Mapping[str, str], architecture: str) -> Bu
         "release": is_version(own("release")),
         "target": targets.find_target(own("target")),
         "platform": own("platform") == platform and platform in PLATFORMS,
+        "instruction-set": not own("instruction-set") or IDENTIFIER.fullmatch(own("instruction-set")),
     }
     if bad := [name for name, good in readable.items() if not good]:
         raise UnknownImage(f"{ref} has an unreadable label {PREFIX}{bad[0]}: {own(bad[0])[:40]!r}")

@@ -154,14 +154,5 @@ def _would_add(guard: Guard, environment: Environment) -> tuple[str, ...]:
 
 
 def _software(environment: Environment, verification: Verification) -> ImageSoftware:
-    tensorflow = verification.tensorflow
-    return ImageSoftware(
-        tensorflow=tensorflow.version if tensorflow else "",
-        git=tensorflow.git if tensorflow else "",
-        compiler=tensorflow.compiler if tensorflow else "",
-        python=environment.python,
-        numpy=environment.numpy,
-        malloc=environment.malloc,
-        compiled_for=verification.guard.compiled,
-        packages=environment.packages,
-    )
+    own = probe.software(environment, verification.tensorflow)
+    return ImageSoftware(**vars(own), compiled_for=verification.guard.compiled, packages=environment.packages)

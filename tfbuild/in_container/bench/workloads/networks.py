@@ -203,7 +203,9 @@ def _served(path: str, batch: int, shapes: str) -> tuple[Callable[..., Any], lis
     while size < items == batch:
         begin, before = time.perf_counter(), used("VmHWM")
         call(*_inputs(signature, size, shapes)[0].values())
-        size, seconds, mib = 4 * size, 4 * (time.perf_counter() - begin), 4 * (used("VmHWM") - before)
+        larger = min(4 * size, items)
+        times = larger / size
+        size, seconds, mib = larger, times * (time.perf_counter() - begin), times * (used("VmHWM") - before)
         if seconds > LONGEST_CALL or mib > MOST_MEMORY * memory():
             raise Unfit(f"a batch of {size} would take {seconds:.2g} s and {mib:.0f} MiB")
     return call, [*inputs.values()], items
