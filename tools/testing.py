@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tfbuild.engine import daemon
 from tfbuild.errors import TfbuildError, UsageError
+from tfbuild.util import files
 from tfbuild.util.process import logged
 from tfbuild.util.progress import Progress
 
@@ -45,7 +46,7 @@ NEEDS = (
     Need(program="zsh", package="zsh", skipped="completion in zsh"),
 )
 # The Python of an environment with the TensorFlow that ci/tensorflow.txt locks. Where this variable is set, the first
-# test on it makes it: pip needs one processor for a minute, while the first tests on an engine wait for their base.
+# test on it makes it, or waits until it is made.
 MAKES_TENSORFLOW = "TFBUILD_TEST_TENSORFLOW"
 TENSORFLOW = Path(sys.prefix) / "tensorflow" / "bin" / "python"
 # Debian's folders of system programs, which are not on every user's PATH.
@@ -84,25 +85,28 @@ def install(packages: Sequence[str], log: Path, progress: Progress) -> None:
 
 
 def provide_tensorflow(root: Path) -> None:
-    """Make the environment with TensorFlow, unless it is there."""
+    """Make the environment with TensorFlow, unless it is there; where another process makes it, wait for that one."""
     lock, environment = root / "ci" / "tensorflow.txt", TENSORFLOW.parents[1]
     installed = environment / lock.name
-    if installed.is_file() and installed.read_bytes() == lock.read_bytes():
-        return
-    _step(root, "venv", "--clear", str(environment))
-    _step(root, "pip", "--python", str(TENSORFLOW), "install", "--quiet", "--require-hashes", "-r", str(lock))
-    shutil.copy(lock, installed)
+    with files.locked(environment.with_name("tensorflow-lock"), lambda: None):
+        if installed.is_file() and installed.read_bytes() == lock.read_bytes():
+            return
+        pip = ("pip", "--python", str(TENSORFLOW), "install", "--quiet", "--require-hashes", "-r", str(lock))
+        _step(root, "venv", "--clear", str(environment), quiet=True)
+        _step(root, *pip, quiet=True)
+        shutil.copy(lock, installed)
 
 
 def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
     """Run each step as a process of its own, until one fails.
 
-    Types and generated files are checked in parallel with the first tests, which wait for downloads.
+    Types and generated files are checked, and the environment with TensorFlow is made, while apt installs and the first
+    tests wait for downloads.
     """
     if pure and nightly:
         raise UsageError("--pure and --nightly select different tests", hint="give only one of them")
     chosen = _chosen(root, path)
-    if not pure:
+    if not pure and (path or nightly):
         provide(root, Progress())
     thorough = ["--hypothesis-profile=thorough"] if nightly else []
     if path:
@@ -115,13 +119,16 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
         return
     _step(root, "ruff", "check", ".")
     _step(root, "ruff", "format", "--check", ".")
-    with ThreadPoolExecutor(1) as pool:
-        checks = pool.submit(_checks, root)
+    with ThreadPoolExecutor(2) as pool:
+        beside = [pool.submit(_checks, root)]
         if pure:
             _pytest(root, *(f"--ignore={folder}" for folder in NEVER_PURE), selected=PURE)
         else:
+            beside.append(pool.submit(provide_tensorflow, root))
+            provide(root, Progress())
             _pytest(root, selected=QUICK)
-        checks.result()
+        for step in beside:
+            step.result()
 
 
 def _chosen(root: Path, path: str) -> str:
