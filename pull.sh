@@ -204,7 +204,7 @@ awk -v features=" $features" -v platform="$platform" -v python="$python" -v targ
         needs = value()
         # It becomes a name of an image, and part of a command to type.
         if (id !~ /^[A-Za-z0-9_][A-Za-z0-9._-]*$/ || length(id) > 128) {
-            if (!strange++) print "pull.sh: an image whose identifier cannot be one is passed over" > "/dev/stderr"
+            if (!strange++) print "pull.sh: an image with an invalid identifier is passed over" > "/dev/stderr"
             next
         }
         if (index(id, its_release "-" target "-py" its_python "-") != 1) {

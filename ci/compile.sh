@@ -49,7 +49,7 @@ plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json"
 # field NAME: this text of the plan.
 field() { printf '%s\n' "$plan" | sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p" | head -n 1; }
 if [ "$(field id)" != "$id" ]; then
-    echo "ci/compile.sh: TFBUILD_BUILD_OPTIONS changes the identifier ($(field id)): move what does to tfbuild.toml" >&2
+    echo "ci/compile.sh: TFBUILD_BUILD_OPTIONS changes the identifier to $(field id): use tfbuild.toml for that" >&2
     exit 2
 fi
 case $plan in *"comes from https://apt.llvm.org"*) exit 12 ;; esac # an archive that only the Dockerfile adds

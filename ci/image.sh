@@ -44,7 +44,7 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes >&2 || code=$?
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
-            echo "$TFBUILD_REGISTRY:$id is not whole, as said above, and is built again" >&2
+            echo "$TFBUILD_REGISTRY:$id is not complete (see above), and is built again" >&2
             rebuild=${state#finish}
             force=--force
             ;;

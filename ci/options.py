@@ -15,12 +15,12 @@ more = [line.strip() for line in inputs.pop("options", "").splitlines() if line.
 options = []
 for name, value in inputs.items():
     if "\n" in value:
-        sys.exit(f"error: the input {name} has more than one line\nhint: only `options` has, each of them an option")
+        sys.exit(f"error: the input {name} has more than one line\nhint: only `options` may, one option per line")
     if value == "true":
         options.append(f"--{name}")
     elif value not in ("", "false"):
         options.append(f"--{name}={value}")
 for option in more:
     if not option.startswith("--") or option in REFUSED:
-        sys.exit(f"error: {option!r} is no option for this action\nhint: `options` has lines such as --bazel=7.4.1")
+        sys.exit(f"error: {option!r} is not an option of this action\nhint: `options` has lines such as --bazel=7.4.1")
 sys.stdout.write("".join(f"{option}\n" for option in (*options, *more)))

@@ -21,7 +21,7 @@ plan=$(eval "$invoke build $options ${TFBUILD_BUILD_OPTIONS:-} --dry-run --json"
 field() { sed -n "s/^ *\"$1\": \"\([^\"]*\)\".*/\1/p" | head -n 1; }
 named=$(printf '%s\n' "$plan" | field id)
 if [ "$named" != "$id" ]; then
-    echo "ci/state.sh: TFBUILD_BUILD_OPTIONS, or the options in tfbuild.toml, make $named of $id: list it as a [[build]]" >&2
+    echo "ci/state.sh: TFBUILD_BUILD_OPTIONS, or tfbuild.toml, turns $id into $named: list it as a [[build]]" >&2
     exit 2
 fi
 context=$(printf '%s\n' "$plan" | field context_digest)

@@ -38,7 +38,8 @@ def generate(*, check: bool, pin: bool = False, ca_cert: str = "", root: Path = 
         stale += update(root, pages(), check=check)
     print("".join(f"{name}\n" for name in stale), end="")
     if check and stale:
-        raise TfbuildError(f"{stale[0]} is out of date, and {len(stale) - 1} more", hint="invoke generate")
+        more = f", and {len(stale) - 1} more" if stale[1:] else ""
+        raise TfbuildError(f"{stale[0]} is out of date{more}", hint="invoke generate")
 
 
 def update(root: Path, pages: Mapping[Path, str | None], *, check: bool) -> list[str]:

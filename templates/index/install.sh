@@ -53,7 +53,7 @@ if sys.implementation.name == "cpython" and sys.maxsize > 1 << 32 and not syscon
     except (ValueError, OSError, AttributeError): pass
 ') || die "$python does not run: name another one with PYTHON=" 2
 version=${environment% *} glibc=${environment#* }
-[ -n "$version" ] || die "$python is not the usual 64-bit CPython on glibc, for which the wheels are" 27
+[ -n "$version" ] || die "$python is not the usual 64-bit CPython on glibc, which the wheels need" 27
 
 work=$(mktemp -d) || die "no folder for temporary files: name one with TMPDIR=" 2
 trap 'rm -rf "$work"' EXIT

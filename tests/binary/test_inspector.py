@@ -42,7 +42,7 @@ def test_a_wheel_of_tensorflow_has_its_framework_s_guard(tmp_path: Path) -> None
     assert shown.guard is not None
     assert shown.guard.compiled == GUARD.compiled
     assert shown.main.compiled == {"avx", "avx2"}
-    assert shown.disagreements() == ("the guard was compiled without avx2, and the code has it",)
+    assert shown.disagreements() == ("the guard was compiled without avx2, but the code has it",)
     assert "inspect: tensorflow/libtensorflow_framework.so.2" in said
     without = inspector.wheel(tmp_path / NAME)
     assert (without.libraries, without.guard) == (shown.libraries, shown.guard)
@@ -161,6 +161,6 @@ def test_the_guard_is_compared_with_the_code_of_x86() -> None:
 
     # BMI2 and F16C are none of the guard's.
     assert said("avx", "bmi2", "f16c") == ()
-    assert said("avx", "avx2") == ("the guard was compiled without avx2, and the code has it",)
-    assert said() == ("the guard was compiled for avx, and the code lacks it",)
+    assert said("avx", "avx2") == ("the guard was compiled without avx2, but the code has it",)
+    assert said() == ("the guard was compiled for avx, but the code lacks it",)
     assert said("avx2", arch="aarch64") == said("avx2", guard=None) == ()

@@ -58,8 +58,8 @@ def test_inputs_become_options_one_a_line() -> None:
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ({"options": "--no-verify"}, "'--no-verify' is no option for this action"),
-        ({"options": "--bazel=7.4.1\nmkl"}, "'mkl' is no option for this action"),
+        ({"options": "--no-verify"}, "'--no-verify' is not an option of this action"),
+        ({"options": "--bazel=7.4.1\nmkl"}, "'mkl' is not an option of this action"),
         ({"cpu": "host\n--no-verify"}, "the input cpu has more than one line"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_push_is_rehearsed(repository: str, fake: type[FakeRegistry]) -> None:
     published_image(fake, "2.20.0", LABELS)
     tag, digest = f"{repository}:{NAME}", connect(fake).digest(NAME)
     assert document("push", NAME, "--access") == {"image": tag, "there": digest}
-    assert run("push", NAME, "--access") == (f"{tag}\n", f"can be pushed; the tag is {digest} now\n")
+    assert run("push", NAME, "--access") == (f"{tag}\n", f"can be pushed; the tag now names {digest}\n")
     del fake.content[f"manifests/{NAME}"]
     assert run("push", NAME, "--access") == (f"{tag}\n", "can be pushed; the tag does not exist yet\n")
 
@@ -195,7 +195,7 @@ def test_verify_says_whether_an_image_is_published(repository: str, fake: type[F
     assert (printed["reference"], printed["signed"]) == (reference, None)
     assert printed["rebuild_options"] == f"--no-cache --reuse {reference}"
     run(*words, "--context", f"sha256:{64 * '1'}", code=Stale.exit_code)
-    assert "for an image in a registry" in run("verify", name, "--context", "x", code=UsageError.exit_code)[1]
+    assert "for an IMAGE in a registry" in run("verify", name, "--context", "x", code=UsageError.exit_code)[1]
 
 
 def test_an_sbom_is_printed(engine: type[FakeEngine], monkeypatch: pytest.MonkeyPatch) -> None:

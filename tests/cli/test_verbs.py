@@ -89,7 +89,7 @@ def _ended(process: subprocess.Popen[str]) -> str:
 def test_an_engine_with_containers_is_stopped_only_if_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(daemon, "running_containers", lambda: 2)
     refused = invoke("engine", "--stop", code=2).stderr
-    assert refused == "error: 2 containers would be stopped, too\nhint: invoke engine --stop --yes\n"
+    assert refused == "error: this would also stop 2 containers\nhint: invoke engine --stop --yes\n"
 
 
 def test_a_plan_without_a_container_is_that_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,12 +54,12 @@ def test_an_image_is_found_by_each_of_its_names(here: dict[str, str], name: str,
 def test_a_name_that_may_be_several_images_is_refused_with_all_of_them() -> None:
     engine = holding({f"{R}:{ID}": "A", f"quay.io/x:{ID}": "B"})
     for name in (ID, f"tfbuild:{ID}"):
-        with pytest.raises(UnknownImage, match=rf"hint: here is {R}:{ID}, quay.io/x:{ID}"):
+        with pytest.raises(UnknownImage, match=rf"hint: this engine has {R}:{ID}, quay.io/x:{ID}"):
             labels.find_image(engine, name)
 
 
 def test_an_image_of_a_registry_that_was_not_pulled_is_not_replaced_by_another_one() -> None:
-    with pytest.raises(UnknownImage, match=rf"hint: here is tfbuild:{ID}"):
+    with pytest.raises(UnknownImage, match=rf"hint: this engine has tfbuild:{ID}"):
         labels.find_image(holding({f"tfbuild:{ID}": "A"}), f"{R}:{ID}")
-    with pytest.raises(UnknownImage, match="hint: docker images"):
+    with pytest.raises(UnknownImage, match="hint: docker image ls"):
         labels.find_image(holding({}), ID)

@@ -118,7 +118,7 @@ def test_stop_ends_the_process_that_names_its_folder(tmp_path: Path, monkeypatch
         (tmp_path / "dockerd.pid").write_text(f"{process.pid}\n")
         executable(tmp_path / "bin/docker", "exit 1")
         monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-        with pytest.raises(EngineMissing, match="its containers cannot be counted"):
+        with pytest.raises(EngineMissing, match="containers cannot be counted"):
             daemon.running_containers()
         assert daemon.stop(Progress()) is True
         assert process.poll() is not None

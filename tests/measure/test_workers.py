@@ -257,7 +257,7 @@ def test_a_baseline_that_dies_in_a_round_is_why_nothing_is_judged() -> None:
 def test_a_library_that_the_image_lacks_skips_the_arm_that_is_about_it() -> None:
     arms = (Arm(name="arm", env={"LD_PRELOAD": "x"}, malloc="libtcmalloc"), Arm(name="other", env={"SWITCH": "2"}))
     state = states(measured(case_of(Script(), *arms)))["arm"]
-    assert state == ("skipped", "no libtcmalloc is there: malloc comes from /usr/lib/libc.so.6")
+    assert state == ("skipped", "libtcmalloc is not in use: malloc comes from /usr/lib/libc.so.6")
     with_it = Script(malloc="/usr/local/lib/libtcmalloc_minimal.so.4")
     assert states(measured(case_of(with_it, *arms)))["arm"] == ("measured", "")
     huge = Arm(name="arm", process="own", place="huge"), arms[1]

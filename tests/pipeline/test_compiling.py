@@ -83,7 +83,7 @@ def test_a_compile_gets_its_secrets_and_leaves_bazel_s_files_beside_its_log(
     assert lines[-2] == "bazel: 13 processes: 13 local."
     assert "remote cache grpc://cache:1" in lines
     assert "lost the remote" not in said.getvalue()
-    assert [line for line in lines if line.startswith("bazel --jobs=3: as asked for")]
+    assert [line for line in lines if line.startswith("bazel --jobs=3: as requested")]
 
 
 def test_an_executor_gets_more_actions_than_this_machine_takes(engine: MemoryEngine, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ MIRROR = {"mirror": "http://mirror.site"}
         ([f"WARNING: {FULL}"], FAILED, {}, BuildFailed, "the image could not be built", "the log"),
         ([FULL, KILLED], FAILED, {}, DiskFull, "the engine's disk is full\nthe image could", "docker builder prune"),
         ([f"{bazel.NO_USE}it runs no action"], FAILED, {"remote": EXECUTOR}, BuildFailed,
-         "the remote executor is of no use: it runs no action\n", "does it accept the property cache-silo-key"),
+         "the remote executor cannot be used: it runs no action\n", "does it accept the property cache-silo-key"),
         ([GONE], FAILED, {"remote": CACHE}, BuildFailed, "the remote cache grpc://cache:1 cannot be used", "is"),
         ([GONE, bazel.ALONE], FAILED, {"remote": CACHE}, BuildFailed, "the image could not be built", "the log"),
         ([], DOWNLOAD, {}, BuildFailed, "a download failed: curl: (22)", "check the network"),
@@ -313,6 +313,6 @@ def test_jobs_follow_from_processors_and_memory(
 def test_the_user_s_choice_wins_and_where_memory_ran_out_the_hint_is_another(jobs: int, hint: str) -> None:
     share = machine_share(cpus=64, memory=8 * GIB, jobs=jobs)
     assert (share.jobs, share.reason) == (
-        jobs, f"--jobs={jobs}: as asked for; 64 by processors, 3 by 8.0 GiB of memory at 2 GiB an action"
+        jobs, f"--jobs={jobs}: as requested; 64 by processors, 3 by 8.0 GiB of memory at 2 GiB an action"
     )  # fmt: skip
     assert memory_hint(share).startswith(hint)

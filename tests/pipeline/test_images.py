@@ -479,7 +479,7 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
         maker(engine, tmp_path, bundle=damaged, verify=False, no_cache=True)[0].build(COMPILED)
     builds = [msgspec.structs.replace(row, context="sha256:0") for row in listing.builds]
     older = replace(again, listing=msgspec.structs.replace(listing, builds=builds))
-    with pytest.raises(BadMirror, match="by other options, or by another tfbuild"):
+    with pytest.raises(BadMirror, match="with other options, or by another tfbuild"):
         maker(engine, tmp_path, bundle=older, verify=False)[0].build(COMPILED)
 
 

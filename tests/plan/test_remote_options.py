@@ -88,7 +88,7 @@ def test_what_is_no_address_is_refused_with_an_example(address: str) -> None:
         ({"cache": "grpc://h", "instance": "a b"}, "is not an instance name", "--remote-instance main"),
         ({"executor": "grpc://h", "fallback": "No"}, "'No' is not yes or no", "--remote-fallback no"),
         ({"cache": "grpc://me@h"}, "is not a valid address", "grpcs://HOST"),
-        ({"cache": "oci://ghcr.io/us/cache"}, "takes no image in a registry", "--no-container"),
+        ({"cache": "oci://ghcr.io/us/cache"}, "no longer takes an image in a registry", "--no-container"),
         ({"cache": "grpc://h", "properties": ("x",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "properties": ("a='b'",)}, "is not NAME=VALUE", "container-image=docker"),
         ({"cache": "grpc://h", "certificate": "/no", "key": "/no"}, "remote-client-cert /no is not a PEM", "BEGIN"),

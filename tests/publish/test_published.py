@@ -59,7 +59,7 @@ def test_a_published_image_is_left_alone(fake: type[FakeRegistry], name: str) ->
 CHANGES: list[tuple[Any, type[TfbuildError], str]] = [
     (lambda fake, name: fake.content.pop(f"manifests/{name}"), UnknownImage, "has no 2.20.0-mkl"),
     (lambda fake, _: [fake.content.pop(f"manifests/{tag}") for tag in INDEXES], Unfinished,
-     "2.20-mkl, 2.20.0-mkl, latest-mkl in .* are not what the fixed tags say"),
+     "2.20-mkl, 2.20.0-mkl, latest-mkl in .* do not match the fixed tags"),
     (lambda fake, name: attach(fake, digest(fake, name), client.SBOM), Unfinished, "has no SBOM or no provenance"),
     (
         lambda fake, name: fake.content.update({"manifests/slim": (manifests.INDEX, b'{"new": 1}')}),

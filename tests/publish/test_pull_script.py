@@ -140,7 +140,7 @@ def test_an_identifier_that_cannot_be_one_is_passed_over_and_not_printed(
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(f"@{rows[len(names)]['digest']} {PREFIX}four\n")
     assert done.stderr.splitlines() == [
-        "pull.sh: an image whose identifier cannot be one is passed over",
+        "pull.sh: an image with an invalid identifier is passed over",
         f"pull.sh: not {PREFIX}five: this CPU lacks avx512f??31m[2J",
     ]
 

@@ -213,7 +213,7 @@ def test_only_an_image_that_passed_verification_is_pushed(host: Host, tmp_path: 
 
 def test_a_fixed_tag_is_only_moved_with_force(host: Host, tmp_path: Path) -> None:
     other = digest(host.fake, foreign_image(host.fake, "2.20.0", {"io.tfbuild.version": "other"}, cpu="x86-64-v3"))
-    with pytest.raises(RegistryRefused, match=rf"{host.identifier} is another image there \({other}\)") as refusal:
+    with pytest.raises(RegistryRefused, match=rf"{host.identifier} already names another image \({other}\)") as refusal:
         push(host, tmp_path)
     assert "--force" in refusal.value.hint
     assert (host.pushed, writes(host.fake)) == ([], [])

@@ -69,7 +69,7 @@ def test_each_other_setting_is_named(config: dict[str, Any], fault: str) -> None
         ("LD_LIBRARY_PATH=/evil", "LD_LIBRARY_PATH is set (/evil)"),
         ("HARMLESS=1", "HARMLESS is set (1)"),
         ("PATH=/evil:/opt/tensorflow/bin", "PATH begins with /evil, not with /opt/tensorflow/bin"),
-        ("PATH=/opt/tensorflow/bin:/evil:/usr/bin", "PATH goes on with /evil:/usr/bin"),
+        ("PATH=/opt/tensorflow/bin:/evil:/usr/bin", "PATH continues with /evil:/usr/bin"),
         ("PATH", "PATH begins with nothing, not with /opt/tensorflow/bin"),
         ("TF_ENABLE_ONEDNN_OPTS=0", "TF_ENABLE_ONEDNN_OPTS is 0, not 1"),
         ("TF_ENABLE_ONEDNN_OPTS", "TF_ENABLE_ONEDNN_OPTS is missing"),

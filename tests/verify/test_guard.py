@@ -73,7 +73,7 @@ LAX = SCRIPT.replace(f" {guard.lacking(PLANNED)}", "")
     "script, version, status, told",
     [
         (SCRIPT, __version__, "pass", "starts Python"),
-        (SCRIPT + "# more\n", __version__, "fail", f"{guard.PATH} is not what its labels ask for"),
+        (SCRIPT + "# more\n", __version__, "fail", f"{guard.PATH} does not match the image's labels"),
         (SCRIPT + "# more\n", "0.0.1", "warn", "tfbuild 0.0.1 made it, so it was judged only by what it does"),
         (LAX, "0.0.1", "fail", f"the entry point starts Python on a CPU that lacks {guard.lacking(PLANNED)}"),
         (SCRIPT.replace("exit 86", "exit 1"), "0.0.1", "fail", "the entry point exits with code 1 on a CPU"),
@@ -119,4 +119,4 @@ def test_labels_for_which_nothing_can_be_rendered_are_a_reason() -> None:
     state = verification(planned=replace(PLANNED, instruction_set=odd))
     check = guard.CHECK.run(state)
     assert check.status == "fail"
-    assert "no entry point can be rendered for its labels" in check.detail
+    assert "no entry point can be rendered for the image's labels" in check.detail

@@ -38,9 +38,9 @@ ARM = ScannedCode(arch="aarch64", method="spread", instructions=1, regions=1, co
             Guard(compiled=(*AVX, "AVX2", "FMA"), unused=UNUSED[1:-1]),
             ENVIRONMENT.cpu_flags,
             MESSAGE[1:-1],
-            "has beyond its plan AVX2 FMA",
+            "exceeds its plan by AVX2 FMA",
         ),
-        ("avx", Guard(compiled=(*AVX[:-1], "AVX2"), unused=()), (), None, "lacks AVX and it has beyond its plan AVX2"),
+        ("avx", Guard(compiled=(*AVX[:-1], "AVX2"), unused=()), (), None, "lacks AVX and it exceeds its plan by AVX2"),
         # Every build has SSE, though no plan names it.
         ("avx", Guard(compiled=AVX[1:], unused=UNUSED), (), None, "it lacks SSE"),
         ("avx", Guard(compiled=(AVX[0], *AVX[2:]), unused=UNUSED), (), None, "it lacks SSE2"),

@@ -69,7 +69,7 @@ def test_recorded_output_of_real_images_passes(release: str) -> None:
     [
         (Plan(release="2.14.0"), "TensorFlow is 2.21.0, not 2.14.0"),
         (Plan(python="3.12"), "Python is 3.11.2, not 3.12"),
-        (Plan(target="cuda", checks=("cuda",)), "it is not built with CUDA, the target is cuda"),
+        (Plan(target="cuda", checks=("cuda",)), "it is not built with CUDA, but the target is cuda"),
         (Plan(compiler="gcc-18"), "TensorFlow was compiled by clang-18, but its label says gcc-18"),
     ],
 )

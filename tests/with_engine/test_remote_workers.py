@@ -103,6 +103,6 @@ def test_two_workers_compile_the_wheel_that_one_machine_compiles(client: Client)
 def test_an_executor_whose_workers_run_in_another_image_is_known_before_the_compile(client: Client) -> None:
     client.cluster.add_worker(cluster.worker("tfbuild-base:bookworm"))
     said = client.wheel(client.remote(), code=23).stderr
-    assert "error: the remote executor is of no use: its worker runs in another image than this builder's" in said
+    assert "error: the remote executor cannot be used: its worker runs in another image than this builder's" in said
     assert "hint: does it accept the property cache-silo-key" in said
     assert "Compiling tensorflow" not in said

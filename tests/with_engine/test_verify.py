@@ -44,7 +44,7 @@ WRONG = (
     Wrong(
         name="foreign guard text",
         instructions=root(f"sed -i 's/^compare avx f16c /compare avx /' {ENTRYPOINT}"),
-        check="guard", named="is not what its labels ask for",
+        check="guard", named="does not match the image's labels",
     ),
     # One row for both: to read all code takes longest.
     Wrong(

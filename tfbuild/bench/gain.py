@@ -166,7 +166,7 @@ def gain(cpu: Cpu) -> MeasuredGain:
     report = measured_operations(own, release)
     answer = f"On this CPU the official wheel already uses everything that a compile of {release} would."
     if lacks:
-        answer = f"This CPU crashes {official_wheel_here(cpu)[1]}"
+        answer = f"Crashes on this CPU: {official_wheel_here(cpu)[1]}"
     elif cpu.arch != ARCH:
         answer = f"What a compile of {release} gains on this CPU is not known: nothing was measured on {cpu.arch}."
     elif unused:

@@ -18,8 +18,8 @@ METHOD = (
     "A ratio is the baseline's time divided by the arm's, per item and per round. The page shows the median of the "
     "rounds' ratios and an interval of order statistics that contains the true median with 95 % confidence. It covers "
     "what varies from round to round, not what differs between two starts of the same process.",
-    "The baseline also runs against itself in the same rounds, which shows some of that. An effect is claimed only if "
-    "it lies beyond that band and beyond 1.",
+    "The baseline also runs against itself in the same rounds, which shows part of that difference. An effect is "
+    "claimed only if it lies beyond that band and beyond 1.",
     "The verdict uses CPU time if other load would disturb wall time, and wall time if waiting is what is measured.",
     "A disturbed round is repeated up to twice. If too few are clean, all count and the case is noisy.",
     "Absolute times and memory are informative only: times drift on a shared machine, and memory is that of the whole "

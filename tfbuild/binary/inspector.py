@@ -73,8 +73,8 @@ class Inspection:
         beyond = sorted((self.main.compiled & judged) - facts.closure(self.guard.features))
         absent = sorted((self.guard.features & judged & scan.written()) - self.main.compiled)
         return tuple(
-            [f"the guard was compiled without {name}, and the code has it" for name in beyond]
-            + [f"the guard was compiled for {name}, and the code lacks it" for name in absent]
+            [f"the guard was compiled without {name}, but the code has it" for name in beyond]
+            + [f"the guard was compiled for {name}, but the code lacks it" for name in absent]
         )
 
     def to_json(self) -> dict[str, object]:

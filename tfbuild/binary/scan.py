@@ -190,7 +190,7 @@ def _scan(code: "Code", full: bool, tell: Callable[[str], object], most: int) ->
         for begin, stop in code.functions(start, end):
             functions += 1
             if functions > MOST_DECODED and not full:
-                raise LibraryUnreadable(f"the library has more than {MOST_DECODED} functions in what is read of it")
+                raise LibraryUnreadable(f"the library has more than {MOST_DECODED} functions in the part that is read")
             counted = machinecode.count(code.content(begin, stop), code.arch)
             decoded += stop - begin
             owner = project(code.name(begin)) if code.symbols else ""
@@ -207,7 +207,7 @@ def _scan(code: "Code", full: bool, tell: Callable[[str], object], most: int) ->
         raise LibraryUnreadable("the library holds no machine code")
     total = sum(instructions for instructions, _ in regions)
     if unread > MOST_UNREAD * total:
-        told = f"{unread:,} bytes beside {total:,} instructions are none that tfbuild knows"
+        told = f"{unread:,} bytes beside {total:,} instructions could not be decoded"
         raise LibraryUnreadable(f"{told}: the library is for a newer CPU")
     return ScannedCode(
         arch=code.arch,

@@ -151,7 +151,7 @@ def _kinds(request: MatrixRequest) -> Iterator[Request]:
     platforms = {plan.choose_platform(Request(platform=name)) for name in request.platforms}
     wheels = request.wheels or WHEELS
     if request.cpus and "source" not in wheels:
-        raise UsageError("--cpu is for builds from source, and none is asked for", hint="--wheel source")
+        raise UsageError("--cpu is for builds from source, and none is requested", hint="--wheel source")
     for platform in matrix_table().platform:
         if platforms and platform.name not in platforms:
             continue

@@ -79,7 +79,7 @@ def wheel(*, output: str, libtensorflow: bool, no_container: bool, json: bool, *
     run = replace(run_of({**options, **engine}), libtensorflow=libtensorflow)
     if run.bundle and (no_container or libtensorflow):
         why = "--no-container uses no images" if no_container else "it lacks what --libtensorflow downloads"
-        raise UsageError(f"a bundle is of no use here: {why}", hint="--mirror URL")
+        raise UsageError(f"a bundle cannot be used here: {why}", hint="--mirror URL")
     if no_container:
         if options["remote_executor"]:
             raise UsageError("--remote-executor cannot be combined with --no-container", hint="leave one of them out")
@@ -144,8 +144,8 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         "ca-cert": RUN["ca-cert"],
         "registry": ("", "check IMAGE in this repository instead, without downloading its layers", "HOST/PATH"),
         "pull": (False, "with --registry: also download it, and verify it in full"),
-        "python": ("", "verify the TensorFlow of this environment, without an engine, in place of IMAGE", "VENV"),
-        "context": ("", "with --registry: require this digest of its context, and a base that is up to date", "DIGEST"),
+        "python": ("", "verify the TensorFlow in this environment instead of IMAGE, without an engine", "VENV"),
+        "context": ("", "with --registry: require this context digest, and a base that is up to date", "DIGEST"),
         "signed": ("", "with --registry: require a signature, checked by cosign with these options", "OPTIONS"),
         "no-throughput": RUN["no-throughput"],
     },
@@ -164,8 +164,8 @@ def verify(image: str = "", *, python: str, json: bool, registry: str, pull: boo
         verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
         return
     if registry or pull or context or signed:
-        hint = "IMAGE --registry HOST/PATH"
-        raise UsageError("--pull, --context and --signed are for an image in a registry", hint=hint)
+        hint = "invoke verify IMAGE --registry HOST/PATH"
+        raise UsageError("--registry, --pull, --context and --signed are for an IMAGE in a registry", hint=hint)
     if python:
         from tfbuild.verify import session
 
@@ -228,7 +228,7 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 @verb(
     ON_ENGINE,
     {
-        "full": (False, "read all of the code instead of a sample, which takes minutes"),
+        "full": (False, "read all of the code, not a sample; takes minutes"),
         "sbom": (False, "print the software bill of materials of an image instead, as CycloneDX"),
     },
     JSON,
@@ -286,9 +286,9 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         raise UsageError("--yes is for --stop", hint="invoke engine --stop --yes")
     if stop:
         if number := 0 if yes else daemon.running_containers():
-            raise UsageError(f"{counted(number, 'container')} would be stopped, too", hint="invoke engine --stop --yes")
+            raise UsageError(f"this would also stop {counted(number, 'container')}", hint="invoke engine --stop --yes")
         stopped = daemon.stop(Progress())
-        said = "stopped the engine that tfbuild had started" if stopped else "no engine of tfbuild's own is running"
+        said = "stopped the engine that tfbuild had started" if stopped else "no engine that tfbuild started is running"
         result({"stopped": stopped}, "", said, json=json)
         return
     running = daemon.ensure(Progress())
@@ -302,7 +302,7 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
         "quick": (False, "about a minute: one or two cases of the main experiments"),
         "model": ([], "this whole model, such as resnet50 (repeatable), or the folder of a SavedModel of your own"),
         "shape": ([], "sizes of an input of the SavedModel, such as ids=1,128 (repeatable)", "NAME=N,N"),
-        "batch-size": ("", "items per step of --model (default: each model's own; a SavedModel's is found)", "N"),
+        "batch-size": ("", "items per step of --model (default: each model's own; measured for a SavedModel)", "N"),
         "full": (False, "up to an hour: every case, with the narrowest intervals"),
         "budget": (
             "",
@@ -310,7 +310,7 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
             "TIME",
         ),
         "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),
-        "python": ("", "measure the TensorFlow of this environment, without an engine, in place of IMAGE", "VENV"),
+        "python": ("", "measure the TensorFlow in this environment instead of IMAGE, without an engine", "VENV"),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
         "list": (False, "only list the experiments: their questions, what is compared, and for how long"),
     },

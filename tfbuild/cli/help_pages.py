@@ -29,7 +29,7 @@ FIRST = (
     "invoke plan --target mkl                     # what would be built",
     "invoke build --target mkl --wheel official   # the official wheel's image",
 )
-LAST = "invoke --help VERB shows a verb's options; invoke --print-completion-script bash (zsh, fish) completes them."
+LAST = "invoke --help VERB shows a verb's options. Shell completion: invoke --print-completion-script bash (zsh, fish)."
 # What a verb's bare words are.
 ARGUMENTS = {
     "hosts": "a recorded /proc/cpuinfo, or a folder of them",

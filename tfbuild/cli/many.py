@@ -44,10 +44,10 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
         "platform": ([], "linux/amd64 or linux/arm64 (default: both)"),
         "wheel": ([], "official or source (default: both)"),
         "options": ("", "file whose [[build]] tables are the rows (default: tfbuild.toml or pyproject.toml)", "FILE"),
-        "fleet": ("", "build the images in this file from source; it is written by: invoke fleet --json", "FILE"),
-        "only": ([], "keep only rows whose identifier matches this glob, '*-mkl-py3.12-*' (repeatable)", "NAME"),
+        "fleet": ("", "build the images in this file from source; `invoke fleet --json` writes it", "FILE"),
+        "only": ([], "keep rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)", "GLOB"),
         "format": ("table", "output format: table, json, bake, github or gitlab (default: table)"),
-        "runner": ([], "WHEEL[:PLATFORM]=LABEL: the CI runner for such rows, source=my-large (repeatable)", "RUNNER"),
+        "runner": ([], "WHEEL[:PLATFORM]=LABEL: the CI runner for these rows: source=my-large (repeatable)", "RUNNER"),
         "output": ("build/bake", "folder for the build contexts of --format bake (default: build/bake)", "PATH"),
     },
     examples=(
@@ -93,7 +93,7 @@ def _listed(file: str, chosen: Mapping[str, Sequence[str]]) -> OptionsFile:
         raise UsageError(f"{', '.join(used)} cannot be combined with the builds that {listed.path} lists", hint=hint)
     if any(build.wheel.startswith(INDEX) for build in listed.builds):
         hint = "name the wheel's file, or build it by itself: invoke build --wheel index:URL"
-        raise UsageError(f"{listed.path}: a row cannot have the wheel of an index, whose best one changes", hint=hint)
+        raise UsageError(f"{listed.path}: a row cannot take a wheel from an index: the best one changes", hint=hint)
     if not listed.builds and (file or (listed.values and not used)):
         say_note(f"{listed.path} has no [[build]]: its options are for a single build and are ignored here")
     return listed

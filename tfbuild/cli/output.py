@@ -197,7 +197,7 @@ def show_gain(answer: "MeasuredGain") -> None:
         *((row.name, row.measured) for row in answer.others),
         ("your model", "not measured: invoke bench --python VENV --model DIR --against OTHER measures it"),
         ("compile", answer.compile),
-        ("measure it", "invoke bench --python VENV --only isa --against OTHER, with either wheel installed"),
+        ("measure it", "invoke bench --python VENV --only isa --against OTHER, with one of the wheels in each"),
     ])  # fmt: skip
 
 

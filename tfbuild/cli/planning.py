@@ -236,7 +236,7 @@ def select_on_host(request: Request, origins: dict[str, str]) -> tuple[Build, "H
             raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
     request = replace(request, base="auto")
     if request.wheel not in ("", "source"):
-        raise UsageError("--no-container is for compiles", hint="leave out --wheel")
+        raise UsageError("--no-container is for compiles, and --wheel compiles nothing", hint="leave out --wheel")
     machine = machines.read_machine()
     host, place = host_cpu(request.cpuinfo), (machine.distribution, machine.glibc)
     return machines.choose(request, machine, lambda asked: select_build(asked, host, place)), machine

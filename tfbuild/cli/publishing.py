@@ -22,11 +22,11 @@ from tfbuild.util.terminal import printable
     REGISTRY,
     {
         "force": (False, "move the fixed tag even if it names another image in the registry"),
-        "sign": (False, "sign it with cosign, which must be installed, by your identity or that of the CI"),
-        "sign-options": ("", "sign it with these options of `cosign sign`: '--key cosign.key'"),
+        "sign": (False, "sign the image with cosign, which must be installed, with your identity or the CI's"),
+        "sign-options": ("", "sign the image with these OPTIONS of `cosign sign`, such as '--key cosign.key'"),
         "access": (False, "only ask the registry whether it accepts a push; IMAGE need not exist yet"),
-        "indexes": (False, "push no image, but compute the indexes of one that is in the registry"),
-        "yank": ("", "push no image, but take one out of the registry's indexes, for this reason", "REASON"),
+        "indexes": (False, "push no image; recompute the indexes of an IMAGE that is in the registry"),
+        "yank": ("", "push no image; take IMAGE out of the registry's indexes, for this reason", "REASON"),
     },
     JSON,
     examples=(
@@ -49,7 +49,7 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
     destination = registry_of(registry, ca_cert, image)
     if access:
         ref, digest = pushing.access(destination, image)
-        now = f"the tag is {digest} now" if digest else "the tag does not exist yet"
+        now = f"the tag now names {digest}" if digest else "the tag does not exist yet"
         result({"image": ref, "there": digest or None}, ref, f"can be pushed; {now}", json=json)
     elif indexes:
         show_pushed(pushing.finish(destination, image, say_note), json=json)
@@ -73,7 +73,7 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
             PLAN["release"], help="TensorFlow release, such as 2.21 (default: the newest one published for any host)"
         ),
         "python": replace(PLAN["python"], help="Python of the image (default: the newest)"),
-        "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
+        "signed": ("", "require a signature that cosign accepts with OPTIONS, such as '--key cosign.pub'", "OPTIONS"),
         "dry-run": (False, "only choose, without downloading"),
     },
     JSON,
@@ -85,7 +85,7 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
 def pull(
     *, engine: str, registry: str, ca_cert: str, cpuinfo: str, signed: str, dry_run: bool, json: bool, **wanted: str
 ) -> None:
-    """Pull from a registry the best image that this host can run, and say why it was chosen."""
+    """Pull a registry's best image for this host, and say why it was chosen."""
     from tfbuild.engine import Engine
     from tfbuild.publish import pulling, signing
 
@@ -130,12 +130,12 @@ def running_cpu(cpuinfo: str, ca_cert: str, engine: str) -> Cpu:
     {
         "wheels": ("", "folder with the wheels to add, as `invoke wheel` writes it (default: dist)", "DIR"),
         "url": ("", "the address at which FOLDER will be served, for printed addresses and its page", "URL"),
-        "name": ("", "rename the added wheels, such as to tensorflow, for packages that require that name"),
+        "name": ("", "rename the added wheels, for example to tensorflow, for packages that require that name"),
         "local-version": (False, "end versions with the instruction set: 2.14.1+tfbuild.x86.64.v3"),
-        "yank": ([], "add no wheel, but yank these; with an empty REASON, offer them again", "SET/WHEEL=REASON"),
-        "variants": (False, "experimental: also make an index from which uv with wheel-variants takes its CPU's wheel"),
-        "sign": (False, "sign choose.json with cosign, by your identity or that of the CI"),
-        "sign-options": ("", "sign it with these options of `cosign sign-blob`: '--key cosign.key'"),
+        "yank": ([], "add no wheels; yank these or, with an empty REASON, offer them again", "SET/WHEEL=REASON"),
+        "variants": (False, "experimental: also make an index where uv with wheel variants finds its CPU's wheel"),
+        "sign": (False, "sign choose.json with cosign, with your identity or the CI's"),
+        "sign-options": ("", "sign choose.json with these OPTIONS of `cosign sign-blob`, such as '--key cosign.key'"),
     },
     examples=(
         "invoke index public --url https://wheels.example.com --local-version",
@@ -145,7 +145,7 @@ def running_cpu(cpuinfo: str, ca_cert: str, engine: str) -> Cpu:
 def index(
     folder: str, *, wheels: str, url: str, yank: list[str], sign: bool, sign_options: str, **options: Any
 ) -> None:
-    """Add wheels to a static index in FOLDER that has one index for each instruction set."""
+    """Add wheels to the static indexes in FOLDER, one for each instruction set."""
     from tfbuild.publish import signing, wheel_index, wheel_rows
 
     if unclear := next((text for text in yank if "=" not in text), None):
@@ -177,7 +177,7 @@ def index(
         "python": ("", "environment to install in, or its interpreter (default: the active one)", "PATH"),
         "cpuinfo": PLAN["cpuinfo"],
         "ca-cert": REGISTRY["ca-cert"],
-        "signed": ("", "require a signature that cosign accepts with these options: '--key cosign.pub'", "OPTIONS"),
+        "signed": ("", "require a signature that cosign accepts with OPTIONS, such as '--key cosign.pub'", "OPTIONS"),
         "dry-run": (False, "only choose, without downloading"),
     },
     examples=(
@@ -186,7 +186,7 @@ def index(
     ),
 )
 def install(*, index: str, python: str, cpuinfo: str, ca_cert: str, signed: str, dry_run: bool, **options: Any) -> None:
-    """Install from an index the best wheel for this CPU and this environment, and say why it was chosen."""
+    """Install an index's best wheel for this CPU and this environment, and say why it was chosen."""
     from tfbuild.publish import installing
 
     address = index or variable("TFBUILD_INDEX")

@@ -79,7 +79,7 @@ def _plan(build: Build) -> str:
     text = json.dumps({"tfbuild": __version__, **named(values)}, separators=(",", ":"), sort_keys=True)
     if len(text) > MOST_PLAN:
         raise Unsupported(
-            f"the plan takes {len(text):,} bytes as a label of the image, and engines keep {MOST_PLAN:,}",
+            f"the plan takes {len(text):,} bytes as a label of the image, but engines keep only {MOST_PLAN:,}",
             hint="fewer or shorter values of --bazel-flag, --configure and --patch",
         )
     return text
@@ -219,7 +219,7 @@ def find_image(engine: "Engine", name: str) -> str:
     """
     repository, reference = parse_name(name)
     if name and not REFERENCE.fullmatch(name):
-        raise UsageError(f"{name!r} is not an image's name", hint="docker images tfbuild lists them")
+        raise UsageError(f"{name!r} is not an image's name", hint="docker image ls tfbuild lists the images")
     exact = name if repository else f"{REPOSITORY}:{reference}"
     if not GIVEN_IDENTIFIER.fullmatch(reference):
         return name
@@ -229,5 +229,5 @@ def find_image(engine: "Engine", name: str) -> str:
     names = sorted(min(tags) for tags in tagged if tags)
     if len(names) == 1 and repository in ("", REPOSITORY):
         return names[0]
-    here = f"here is {', '.join(names)}" if names else "docker images lists all images"
+    here = f"this engine has {', '.join(names)}" if names else "docker image ls lists all images"
     raise UnknownImage(f"no image {name!r} on this engine", hint=here)

@@ -152,7 +152,7 @@ ADDRESS = re.compile(
 SSH_HINTS = (
     ("Permission denied", "ssh must not prompt: install a key (ssh-copy-id {host}), or load yours (ssh-add)"),
     ("Host key verification failed", "check its key, which is new or has changed, by hand: ssh {host}"),
-    ("", "is the name right, and the host up? Else its engine is down, its socket is elsewhere "
+    ("", "is the name right, and the host up? If so, its engine is down, its socket is elsewhere "
      "(ssh://HOST:PORT/PATH/docker.sock), that user may not use it, or sshd forwards no sockets: "
      "ssh {host} docker version"),
 )  # fmt: skip

@@ -206,7 +206,7 @@ class Worker(AbstractContextManager["Worker"]):
             with translated():
                 self._container.kill(signal=name)
         except TfbuildError as error:
-            self._fail(f"the worker cannot be sent {name}: {error.reason}")
+            self._fail(f"cannot send {name} to the worker: {error.reason}")
 
     def close(self) -> None:
         """Remove the container; may be called twice."""

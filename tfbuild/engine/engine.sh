@@ -38,7 +38,7 @@ end() {
 
 if [ "$what" = count ]; then
     ids=
-    ! runs "$pid_file" || ids=$(docker ps --quiet) || fail "its containers cannot be counted; --yes stops it anyway"
+    ! runs "$pid_file" || ids=$(docker ps --quiet) || fail "containers cannot be counted; --yes stops the engine anyway"
     # shellcheck disable=SC2086
     set -- $ids
     echo $#
@@ -96,7 +96,7 @@ for process in /proc/[0-9]*; do
             ! answers || exit 0
             sleep 1
         done
-        fail "dockerd (process ${process#/proc/}) runs already, but does not answer at $DOCKER_HOST: set DOCKER_HOST"
+        fail "dockerd (process ${process#/proc/}) is running, but does not answer at $DOCKER_HOST: set DOCKER_HOST"
     fi
 done
 has_cgroups || cgroupfs-mount

@@ -85,7 +85,7 @@ def disk_is_full(folder: Path | None) -> bool:
 def require_free(folder: Path | None, required: int, hint: str = PRUNE_HINT) -> None:
     """Raise DiskFull, with the hint, if fewer than `required` bytes are free in `folder`, where that can be seen."""
     if folder and (space := shutil.disk_usage(folder).free) < required:
-        message = f"{required / 1e9:.1f} GB are needed on {folder}, {space / 1e9:.1f} GB are free"
+        message = f"{required / 1e9:.1f} GB are needed on {folder}, but only {space / 1e9:.1f} GB are free"
         raise DiskFull(message, hint=hint)
 
 

@@ -118,7 +118,7 @@ def row(among: Iterable[R], release: str, key: str | None = None) -> R:
     if len(matches) != 1:
         other = next((name for name in others(release) if rows(among, name, key)), "")
         raise Unsupported(
-            f"there is no such fact ({key or 'any'}) for TensorFlow {release}",
+            f"tfbuild has no data on {key or 'this'} for TensorFlow {release}",
             hint=f"--release {other} has it" if other else "",
         )
     return matches[0]

@@ -282,7 +282,7 @@ class CaseRun:
         if self.truncated:
             return records.TRUNCATED, f"stopped by the time budget after {len(self.rounds)} rounds"
         if measured and len(self.rounds) < FEWEST:
-            return records.TRUNCATED, f"all sides took part in only {len(self.rounds)} rounds"
+            return records.TRUNCATED, f"only {len(self.rounds)} rounds were completed"
         if measured:
             return records.MEASURED, ""
         lost = next((side.status for side in self.sides if not side.live), records.FAILED)

@@ -296,7 +296,7 @@ def line_up(row: Experiment, case: Case, machine: Machine) -> list[Side]:
 def wrong_memory(arm: Arm, hello: Hello) -> str:
     """Say why the process lacks the allocator or the pages that the arm is about; "" if it has them."""
     if arm.malloc and arm.malloc not in hello.malloc.rpartition("/")[2]:
-        return f"no {arm.malloc} is there: malloc comes from {hello.malloc or 'an unknown library'}"
+        return f"{arm.malloc} is not in use: malloc comes from {hello.malloc or 'an unknown library'}"
     if arm.place == "huge" and not hello.huge:
-        return "no huge pages are reserved (sysctl vm.nr_hugepages=1024), or it may not write to /dev/hugepages"
+        return "no huge pages are reserved (sysctl vm.nr_hugepages=1024), or /dev/hugepages is not writable"
     return ""

@@ -204,7 +204,7 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES) -> Iterator[bytes]
                 raise RegistryRefused(f"{answer.url} sent only {size} bytes in {seconds:.0f} s", hint="try again later")
             yield chunk
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        raise RegistryRefused(f"{answer.url} broke off: {cause(error)}", hint="try again") from error
+        raise RegistryRefused(f"the download of {answer.url} broke off: {cause(error)}", hint="try again") from error
 
 
 def next_page(answer: requests.Response) -> str:
@@ -306,7 +306,7 @@ class Connection:
         bearer = str(token.get("token") or token.get("access_token") or "")
         conceal(known.name, bearer)
         if not TOKEN.fullmatch(bearer):
-            raise RegistryRefused(f"{server} sent a token that no request can have", hint="try again later")
+            raise RegistryRefused(f"{server} sent a malformed token", hint="try again later")
         return f"Bearer {bearer}"
 
     def _get_token(self, realm: str, query: dict[str, str], known: Credentials) -> requests.Response:

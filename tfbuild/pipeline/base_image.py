@@ -218,7 +218,7 @@ def bootstrap(engine: Engine, distribution: str, *, progress: Progress, log: Pat
     """Make Debian `distribution` as the image tfbuild-base:<distribution> with mmdebstrap; reuse it for seven days."""
     name = f"{REPOSITORY}:{distribution}"
     place = log.with_name("base")
-    with files.locked(place, lambda: progress(f"another run makes a base in {place}; waiting for it")):
+    with files.locked(place, lambda: progress(f"another run is making a base in {place}; waiting for it")):
         if not _fresh(engine, name, distribution):
             _make(engine, name, distribution, progress=progress, place=place, log=log, ca_cert=ca_cert)
     return Base(reference=name, name=name, digest=engine.image(name).layers[0])

@@ -66,7 +66,7 @@ class Bundle:
             known = ", ".join(row.id for row in self.listing.builds)
             raise BadMirror(f"{self.path} is not for {build.id}, but for {known}", hint=BUNDLE_HINT)
         if row.context != context.digest:
-            raise BadMirror(f"{self.path} was made by other options, or by another tfbuild", hint=BUNDLE_HINT)
+            raise BadMirror(f"{self.path} was made with other options, or by another tfbuild", hint=BUNDLE_HINT)
         if image and VENV not in row.images:
             raise BadMirror(f"{self.path} lacks what an image needs", hint="invoke bundle without --wheel-only")
         return row
@@ -79,7 +79,7 @@ class Bundle:
             with progress.step(f"load {self.path}"), translated(str(self.path)), self.path.open("rb") as file:
                 engine.client.images.load(file)
             if lacking := [image for image in row.images.values() if not self._is_on(engine, image)]:
-                raise BadMirror(f"{self.path} has another {lacking[0]} than it lists", hint=BUNDLE_HINT)
+                raise BadMirror(f"{self.path} has a different {lacking[0]} than it lists", hint=BUNDLE_HINT)
         return Base(reference=row.images[SYSTEM], name=name, digest=digest)
 
     def _is_on(self, engine: Engine, name: str) -> bool:

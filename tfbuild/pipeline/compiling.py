@@ -96,7 +96,7 @@ def machine_share(
         why += ", within this cgroup's limits"
     if remote:
         why = f"the executor queues what its workers cannot take yet; local actions: {why}"
-    reason = f"--jobs={count}: {'as asked for; ' if jobs else ''}{why}"
+    reason = f"--jobs={count}: {'as requested; ' if jobs else ''}{why}"
     return Share(jobs=count, ram=max(usable // 2, usable - SERVER_BYTES) >> 20, reason=reason)
 
 
@@ -213,7 +213,7 @@ def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed,
             hint=f"{memory_hint(share, builder.where)}; what is compiled is kept. {error.hint}",
         )
     if watch.no_use:
-        return BuildFailed(f"the remote executor is of no use: {watch.no_use}\n{error.reason}", hint=USELESS)
+        return BuildFailed(f"the remote executor cannot be used: {watch.no_use}\n{error.reason}", hint=USELESS)
     if watch.no_remote and run.remote:
         return BuildFailed(
             f"the remote {run.remote.name} cannot be used\n{error.reason}",

@@ -154,7 +154,7 @@ def compiled(build: Build, wheel: Path) -> CompiledWheel:
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot use {wheel}: {cause(error)}", hint=EXPORTED_HINT) from None
     if sha256 != sidecar.sha256 or set(sidecar.records) != set(RECORDS):
-        raise BadInput(f"{beside} is not about this wheel", hint=EXPORTED_HINT)
+        raise BadInput(f"{beside} describes another wheel", hint=EXPORTED_HINT)
     own, its = named(json.loads(json.dumps(build.to_json()))), named(sidecar.plan)
     differs = sorted(name for name in own.keys() - PLACE_FIELDS if its.get(name) != own[name])
     if differs or sidecar.tfbuild != __version__:

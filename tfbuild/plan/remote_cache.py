@@ -54,7 +54,7 @@ def named_remote(request: RunRequest) -> Remote | None:
     """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
     if request.remote_cache.startswith("oci://"):
         raise UsageError(
-            "--remote-cache takes no image in a registry any more",
+            "--remote-cache no longer takes an image in a registry",
             hint="keep the folder build/host/RELEASE/cache of `invoke wheel --no-container`, or name a cache server",
         )
     if not request.remote_cache and not request.remote_executor:

@@ -97,7 +97,7 @@ class Request:
     )
     wheel: str = _chosen(
         "",
-        "official, a wheel file, or index:URL, the best of an index (default: build from source)",
+        "official, a wheel file, or index:URL for the best wheel of an index (default: build from source)",
         written=lambda build: {"official": "official", "source": ""}.get(build.wheel.kind, build.wheel.requirement),
     )
     compiler: str = _compiler_word(
@@ -160,7 +160,7 @@ class Request:
     bazel_flag: tuple[str, ...] = _compiler((), "another Bazel flag (repeatable)", pattern=TEXT)
     without_fix: tuple[str, ...] = _compiler(
         (),
-        "leave out this fix for a known failure; the plan lists them (repeatable)",
+        "leave out this fix for a known failure; the plan lists the fixes (repeatable)",
         "NAME",
         pattern=LOOKED_UP,
         rare=True,
@@ -281,7 +281,7 @@ class RunRequest:
     )
     remote_executor: str = _remote(
         "",
-        "run actions remotely: grpc://HOST:PORT or grpcs:// (--jobs: as many as its workers take at once)",
+        "run actions remotely: grpc://HOST:PORT or grpcs:// (set --jobs to as many as its workers take at once)",
         "URL",
         rare=True,
     )
@@ -322,7 +322,7 @@ class RunRequest:
     )
     no_cache: bool = option(
         False,
-        "rebuild every stage, on the base image of today (a newer BuildKit also starts with an empty Bazel cache)",
+        "rebuild every stage, on today's base image (newer BuildKits also start with an empty Bazel cache)",
         group=RESOURCES,
     )
     reverify: bool = option(False, "verify again, even though nothing changed since the stored report", group=IMAGE)

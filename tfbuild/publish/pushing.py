@@ -71,7 +71,7 @@ def _prepare(
     same = there if there is not None and local.id in there.ids else None
     if there is not None and same is None and not force:
         raise RegistryRefused(
-            f"{ref} is another image there ({there.digest})", hint="fixed tags are only moved with --force"
+            f"{ref} already names another image ({there.digest})", hint="fixed tags are only moved with --force"
         )
     return local, identifier, same if same is not None and not registry.missing_layer(same) else None
 
@@ -144,8 +144,8 @@ def offer(registry: Registry, identifier: str, digest: str, note: indexes.Note) 
     tags = [tag for tag, images in rows.items() if any(image.digest == digest for image in images)]
     if not tags:
         raise Unfinished(
-            f"no index of {registry.repository} offers {identifier}: it is another image there now, was yanked, or "
-            "has no SBOM or no provenance",
+            f"no index of {registry.repository} offers {identifier}: its tag names another image now, it was "
+            "yanked, or it has no SBOM or no provenance",
             hint="push it again, unless somebody else has just pushed it",
         )
     return tags
@@ -332,6 +332,6 @@ def refuse_unfinished(registry: Registry, published: PublishedImage, base: Publi
     image = published.image
     if tags := indexes.state(registry, image.release, image.target, lambda _: None)[1]:
         raise Unfinished(
-            f"{', '.join(tags)} in {registry.repository} are not what the fixed tags say",
+            f"{', '.join(tags)} in {registry.repository} do not match the fixed tags",
             hint=f"invoke push {registry.repository}:{identifier} --indexes",
         )

@@ -215,7 +215,7 @@ def _base(labels: ImageLabels) -> Iterator[dict[str, Any]]:
     if DIGEST.fullmatch(digest):
         yield _component(
             "container", labels.base_name or "base", digest, f"base@{digest}", sha256=digest.removeprefix("sha256:"),
-            description="the image that this one stands on",
+            description="the image that this one is based on",
         )  # fmt: skip
 
 

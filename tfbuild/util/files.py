@@ -194,7 +194,7 @@ def locked(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
             waiting()
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # NFS without its daemon, Lustre without the option
-            raise OSError(error.errno, f"there are no locks here ({error.strerror})", str(folder / LOCK)) from error
+            raise OSError(error.errno, f"files cannot be locked here ({error.strerror})", str(folder / LOCK)) from error
         yield
 
 

@@ -173,7 +173,7 @@ def _differences(environment: Environment, tensorflow: TensorFlow, plan: Plan) -
     # Since 2.23, the nightly wheel for CPUs is the one that is compiled with CUDA ([[nightly]] in facts/releases.toml).
     nightly = "-dev20" in plan.release and tensorflow.cuda_build
     if plan.target and tensorflow.cuda_build != ("cuda" in plan.checks) and not nightly:
-        yield f"it is {'' if tensorflow.cuda_build else 'not '}built with CUDA, the target is {plan.target}"
+        yield f"it is {'' if tensorflow.cuda_build else 'not '}built with CUDA, but the target is {plan.target}"
     compiler = _compiler(tensorflow.compiler)
     if plan.compiler and compiler not in ("", plan.compiler):
         yield f"TensorFlow was compiled by {compiler}, but its label says {plan.compiler}"
@@ -196,7 +196,7 @@ def tcmalloc(results: Results, _: Plan) -> Judgement:
     refused = NOT_PRELOADED.search(results.printed)
     if refused:
         return Judgement(FAIL, refused.group(0)[:300])
-    malloc = results.environment.malloc if results.environment else "nobody"
+    malloc = results.environment.malloc if results.environment else "an unknown library"
     if "tcmalloc" not in malloc.rsplit("/", 1)[-1]:
         return Judgement(FAIL, f"malloc is that of {malloc}")
     if results.missing:
@@ -205,7 +205,7 @@ def tcmalloc(results: Results, _: Plan) -> Judgement:
     measures = (Measurement("faults_per_40_mib_tensor", faults, f"< {MOST_FAULTS}"),)
     if not 0 <= faults < MOST_FAULTS:
         return Judgement(FAIL, f"malloc is {malloc}, but each 40 MiB tensor costs {faults:.0f} page faults", measures)
-    detail = f"malloc is that of {malloc}; {faults:.0f} page faults a 40 MiB tensor (glibc: one a page)"
+    detail = f"malloc is that of {malloc}; {faults:.0f} page faults per 40 MiB tensor (glibc: one per page)"
     return Judgement(PASS, detail, measures)
 
 
@@ -246,7 +246,7 @@ def onednn(results: Results, plan: Plan) -> Judgement:
     if bad:
         return Judgement(FAIL, f"a convolution ran as {bad[0]}, not as JIT code for {isa or 'this CPU'}")
     if plan.threading and runtime != plan.threading:
-        return Judgement(FAIL, f"its threading is {runtime or 'unknown'}, not {plan.threading}")
+        return Judgement(FAIL, f"oneDNN's threading is {runtime or 'unknown'}, not {plan.threading}")
     return Judgement(PASS, f"a convolution ran as {', '.join(convolutions)} on {runtime} ({used})")
 
 
@@ -255,7 +255,7 @@ def numerics(results: Results, plan: Plan) -> Judgement:
     sent: dict[str, Computed] = {part.name: part for part in results.records}
     missing = [name for name in PARTS if name not in sent]
     if results.ended.why or missing:
-        return Judgement(FAIL, f"ended before {[*missing, 'its end'][0]}: {results.ended.why or 'no result'}")
+        return Judgement(FAIL, f"ended before {[*missing, 'it finished'][0]}: {results.ended.why or 'no result'}")
     errors = {name: part.error(sent[name].values) for name, part in PARTS.items() if sent[name].values}
     absent = [name for name, part in PARTS.items() if part.optional and sent[name].note and name not in errors]
     wrong = [name for name in PARTS if name not in absent and not errors.get(name, math.inf) <= PARTS[name].limit]
@@ -322,7 +322,8 @@ IMPORT = ProbeCheck(
     judge=importing,
     proves="TensorFlow imports and computes, and its version, compiler, Python and CUDA support are the plan's.",
     how="Imported in a process of its own, so that a crash by a signal is recognised; compared with the labels.",
-    fix="read the message: SIGILL means a wrong instruction set; an error with NumPy 2 means that it needs numpy<2",
+    fix="read the message: SIGILL means a wrong instruction set; an error with NumPy 2 means that this TensorFlow "
+    "needs numpy<2",
 )
 ONEDNN = ProbeCheck(
     name="onednn",
@@ -330,7 +331,7 @@ ONEDNN = ProbeCheck(
     kinds=(OneDnnConvolution,),
     judge=onednn,
     proves="Convolutions run in oneDNN's code for this CPU, on the planned threading runtime.",
-    how="ONEDNN_VERBOSE=1; only a convolution's implementation counts, since oneDNN's gemm runs with it off too.",
+    how="ONEDNN_VERBOSE=1; only a convolution's implementation counts, since oneDNN's gemm also runs with oneDNN off.",
     fix="set TF_ENABLE_ONEDNN_OPTS=1, as images of target mkl do; look for TF_DISABLE_MKL and ONEDNN_MAX_CPU_ISA in "
     "the environment",
     skip=_of_target("onednn"),

@@ -42,7 +42,7 @@ def compare(image: Image, planned: Build, base: Image | None) -> Judgement:
         faults.append(f"its layers are not those of {name[:MOST_SHOWN]}, which its labels name as its base")
     if faults:
         return Judgement(judge.FAIL, "; ".join(faults))
-    return Judgement(judge.PASS, "it is what the labels ask for, and they agree with each other")
+    return Judgement(judge.PASS, "it matches the labels, and they agree with each other")
 
 
 def contradictions(labels: Mapping[str, str], planned: Build) -> Iterator[str]:
@@ -97,7 +97,7 @@ def _environment(image: Image, planned: Build, base: Image | None) -> Iterator[s
     if folder != f"{dockerfile.VENV}/bin":
         yield f"PATH begins with {folder[:MOST_SHOWN] or 'nothing'}, not with {dockerfile.VENV}/bin"
     elif path != own.get("PATH") and not {*path.split(":")} <= {*SYSTEM_PATH.split(":")}:
-        yield f"PATH goes on with {path[:MOST_SHOWN]}"
+        yield f"PATH continues with {path[:MOST_SHOWN]}"
     known = {name: value for name, value in own.items() if not DIVERTING.fullmatch(name)}
     harmless = {name: value for name, value in env.items() if toolchains.is_harmless(name, value)}
     yield from _differences(env, known | harmless | dockerfile.environment(planned))

@@ -93,13 +93,13 @@ def _difference(verification: Verification) -> str:
     try:
         text = dockerfile.render_entrypoint(verification.planned, header="#")
     except TfbuildError as error:
-        return f"no entry point can be rendered for its labels: {error.reason}"
+        return f"no entry point can be rendered for the image's labels: {error.reason}"
     with files.temporary_folder() as scratch:
         try:
             copy = verification.engine.read_file(verification.ref, PATH, scratch / "script", MOST_BYTES)
         except FileNotFoundError:
             return f"{PATH} is missing"
-        return "" if same(copy.read_bytes(), text) else f"{PATH} is not what its labels ask for"
+        return "" if same(copy.read_bytes(), text) else f"{PATH} does not match the image's labels"
 
 
 def same(script: bytes, text: str) -> bool:

@@ -31,7 +31,7 @@ def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequenc
     compiled = set(guard.compiled) & judged
     faults = [
         f"{fault} {' '.join(sorted(names))}"
-        for fault, names in (("lacks", wanted - compiled), ("has beyond its plan", compiled - wanted))
+        for fault, names in (("lacks", wanted - compiled), ("exceeds its plan by", compiled - wanted))
         if names
     ]
     if faults:
@@ -75,7 +75,7 @@ def _run(verification: Verification) -> Judgement:
 
 CHECK = VerificationCheck(
     name="isa",
-    proves="The instruction set compiled into TensorFlow is the plan's: none missing, none beyond it.",
+    proves="The instruction set compiled into TensorFlow is the plan's: no feature missing, none beyond it.",
     how="The calls of the CPU guard inside libtensorflow_framework.so.2 were disassembled on the host (nothing was "
     "executed), and compared with the labels and with TensorFlow's own message about unused instructions.",
     fix="rebuild with the copts of the plan, or give --cpu the instruction set that the wheel really has",
@@ -144,8 +144,8 @@ CODE = VerificationCheck(
     "that compilers use on their own. The CPU guard knows a dozen features; this check sees the others too.",
     how="Two million instructions of each of the two large libraries, and up to half a million of each other shared "
     "object of TensorFlow's, in windows spread evenly over it, were decoded on the host. "
-    "What is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count: its symbols show it or, where "
-    "those were stripped, that it lies in a few places, while a compiler uses a feature all over a library.",
+    "Code that is chosen at run time (oneDNN, XNNPACK, BoringSSL) does not count. Its symbols show it; in a stripped "
+    "library, it lies in a few places, while a compiler uses a feature all over the library.",
     fix="see what the code needs (invoke inspect IMAGE): give that to --cpu, or build for the intended CPU",
     run=_run_code,
     beside=True,

@@ -157,7 +157,7 @@ def judge_speed(result: Throughput) -> Judgement:
 CHECK = VerificationCheck(
     name="throughput",
     proves="The image is not shown to be more than 5 % slower than its baseline.",
-    how="Three persistent containers (image, baseline, image again), idle ones stopped, interleaved in random "
+    how="Three persistent containers (image, baseline, image again), idle ones paused, interleaved in random "
     "order; per-round ratios of CPU time, their median and order-statistic interval, beside the image against "
     "itself. It fails only where the whole interval lies under 0.95 and under that of the image against itself.",
     fix="compare the environment and the threading with the baseline's; run again on a quiet machine",
