@@ -23,8 +23,9 @@ die() {
 usage="usage: pull.sh REPOSITORY [RELEASE [TARGET [PYTHON]]], such as: pull.sh ghcr.io/us/tfbuild 2.20 mkl 3.12"
 case ${1-} in -h | --help) echo "$usage" && exit ;; esac
 [ $# -ge 1 ] && [ $# -le 4 ] || die "$usage" 2
-[ -n "${DRY_RUN:-}" ] || docker=docker
-for tool in awk curl sha256sum ${docker:-}; do command -v "$tool" > /dev/null || die "there is no $tool here: install it first" 2; done
+docker=docker
+[ -z "${DRY_RUN:-}" ] || docker=''
+for tool in awk curl sha256sum $docker; do command -v "$tool" > /dev/null || die "there is no $tool here: install it first" 2; done
 repository=$1 release=${2:-latest} target=${3:-mkl} python=${4:-}
 tag=$release-$target
 host=${repository%%/*} path=${repository#*/}
@@ -286,6 +287,7 @@ while read -r digest id its_release its_python its_platform needs; do
         echo "$repository@$digest $id"
         exit 0
     fi
+    docker version > /dev/null 2>&1 || die "no container engine answers: start it, or set DOCKER_HOST" 20
     docker pull --quiet "$repository@$digest" < /dev/null >&2 || die "docker could not pull $repository@$digest" 26
     docker tag "$repository@$digest" "$repository:$id"
     echo "$repository:$id"

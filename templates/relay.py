@@ -14,7 +14,7 @@ import time
 ANY, TROUBLE, SECOND = 400 << 10, 800 << 10, 64 << 10
 PROGRESS = re.compile(rb"(\(.*\) )?\[[\d,]+ / [\d,]+\]")
 PROGRESS_SECONDS = 60
-TELLING = re.compile(rb"ERROR|FAILED|[Ee]rror|Killed|terminated|INFO: \d|INFO: Elapsed")
+TELLING = re.compile(rb"ERROR|FAILED|[Ee]rror|Killed|terminated|out of memory|exhausted|INFO: \d|INFO: Elapsed")
 LAST = 15
 
 

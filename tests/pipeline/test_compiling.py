@@ -116,6 +116,7 @@ FULL = "ld.lld: error: failed to open bazel-out/k8-opt/bin/x.so: No space left o
 KILLED = "gcc: fatal error: Killed signal terminated program cc1plus"
 GONE = "tfbuild: the remote cache grpc://cache:1 does not answer: Connection refused"
 FAILED = BuildFailed("the image could not be built\n  clang crashed", hint="the log")
+OUT_OF_MEMORY = BuildFailed("the image could not be built\n  did not complete: exit code: 137", hint="the log")
 DOWNLOAD = BuildFailed(
     "the image could not be built\n  curl: (22) The requested URL returned error: 404", hint="the log"
 )
@@ -133,6 +134,8 @@ MIRROR = {"mirror": "http://mirror.site"}
     "lines, error, run, kind, reason, hint",
     [
         ([KILLED], FAILED, {"jobs": 8}, BuildFailed, "a compiler or Bazel was killed", "--jobs 4; what is compiled"),
+        ([], OUT_OF_MEMORY, {"jobs": 8}, BuildFailed, "a compiler or Bazel was killed", "--jobs 4; what is compiled"),
+        ([FULL], FAILED, {"remote": EXECUTOR}, BuildFailed, "the image could not be built", "the log"),
         ([f"WARNING: {FULL}"], FAILED, {}, BuildFailed, "the image could not be built", "the log"),
         ([FULL, KILLED], FAILED, {}, DiskFull, "the engine's disk is full\nthe image could", "docker builder prune"),
         ([f"{bazel.NO_USE}it runs no action"], FAILED, {"remote": EXECUTOR}, BuildFailed,

@@ -103,6 +103,7 @@ SOME = "with the features that it should have"
         ({"config": ("native_arch_linux",)}, "host"),
         ({"config": ("v2,avx2_linux",), "cpu": "x86-64-v2"}, SOME),
         *(({"config": (name,), "cpu": "x86-64-v2"}, SOME) for name in ("avx_linux", "release_cpu_linux")),
+        ({"config": ("release_cpu_linux_clang_local",), "cpu": "x86-64-v2"}, SOME),
         ({"configure": ("CC_OPT_FLAGS=-O3 -march=native",)}, "host"),
         ({"bazel_flag": ("--copt=-mavx512f",)}, SOME),
         ({"bazel_flag": ("--copt=-march=armv9-a",)}, SOME),

@@ -127,6 +127,8 @@ def test_a_name_is_split_as_packaging_does(build: str, python: str, abi: str) ->
 
 def test_the_same_wheels_give_the_same_bytes_in_any_order(public: Path, built: Path, tmp_path: Path) -> None:
     shutil.copytree(built, tmp_path / "again" / ".tfbuild-killed")
+    (tmp_path / "again" / "pool" / "0").mkdir(parents=True)
+    (tmp_path / "again" / "pool" / "0" / ".x.whl.0a1b").touch()
     for name in ("x86-64-v4", "avx", "avx"):
         indexed(tmp_path / "again", built / name)
     assert contents(tmp_path / "again") == contents(public)

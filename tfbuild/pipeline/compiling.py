@@ -204,7 +204,9 @@ def _keep(builder: Builder, context: Path, settings: BuildSettings, watch: Bazel
 def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed, watch: BazelWatch) -> TfbuildError:
     """Return the error with what to do about it, where that is known."""
     # Programs call a full disk anything: apt calls signatures invalid. Bazel removes a half-written output at once.
-    if watch.full or faults.disk_is_full(builder.data_root):
+    # With an executor, the line may be about a worker's disk.
+    full = watch.full and not (run.remote and run.remote.executor)
+    if full or faults.disk_is_full(builder.data_root):
         message = f"{builder.where}'s disk is full\n{error.reason}"
         return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
     if share is not None and (watch.killed or "exit code: 137" in error.reason):

@@ -245,14 +245,14 @@ class Maker:
             for folder in (self.run.work / build.id, *more):
                 with files.writing(folder):
                     locks.enter_context(files.locked(folder, waiting))
+                    for left in folder.glob(".context-*"):  # by a run that was killed while it packed a tree
+                        files.remove(left)
             yield
 
     def render(self, build: Build) -> Context:
         """Write the build context; start nothing."""
         folder = self.run.work / build.id
         with files.writing(folder):
-            for left in folder.glob(".context-*"):  # by a run that was killed while it packed a tree
-                files.remove(left)
             context = write_context(build, folder / "context")
             files.replace_file(folder / "plan.json", json.dumps(build.to_json(), indent=2) + "\n")
         return context

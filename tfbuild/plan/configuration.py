@@ -183,8 +183,8 @@ FOR_COMPILER = ("--copt", "--cxxopt", "--conlyopt", "--per_file_copt", "--repo_e
 # What a builder tells Bazel after the plan's own flags.
 LATER = ("--jobs", "-j", "--local_ram_resources", "--disk_cache", "--repository_cache")
 # The configs of TensorFlow's .bazelrc that choose a CPU, and how; those of its releases include avx_linux.
-AVX_CONFIGS = ("avx_linux", "release_linux_base", "release_cpu_linux", "release_gpu_linux", "unsupported_cpu_linux")
-CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx2_linux": "-mavx2"} | dict.fromkeys(AVX_CONFIGS, "-mavx")
+CPU_CONFIGS = {"native_arch_linux": "-march=native", "avx_linux": "-mavx", "avx2_linux": "-mavx2"}
+RELEASE_CONFIG = re.compile(r"(release|unsupported)_\w*linux\w*")
 
 
 def refuse_flags(flags: tuple[str, ...]) -> None:
@@ -217,7 +217,8 @@ def _machine_flags(request: Request) -> Iterator[tuple[str, str, str]]:
     """Yield the compiler's flags for the machine that the user's words contain: the word, the flag and its value."""
     for word in " ".join((*request.bazel_flag, *request.config, *request.configure)).split():
         option, _, value = word.partition("=")
-        flags = [CPU_CONFIGS.get(name, "") for name in (value if option == "--config" else word).split(",")]
+        names = RELEASE_CONFIG.sub("avx_linux", value if option == "--config" else word).split(",")
+        flags = [CPU_CONFIGS.get(name, "") for name in names]
         if option in FOR_COMPILER or not option.startswith("--"):
             flags.append(word)
         for match in (match for text in flags for match in MACHINE_FLAG.finditer(text)):

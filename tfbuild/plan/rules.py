@@ -43,7 +43,7 @@ def refuse_exclusive(request: Request) -> str:
 
     Raises Unsupported for those, and UsageError for an unknown target.
     """
-    names: list[str] = re.findall(r"[^\s,+]+", request.target.lower())
+    names: list[str] = re.findall(r"[^\s,+/]+", request.target.lower())
     flags = (*request.bazel_flag, *request.configure)
     words = [*names, *request.config, *(word for flag in flags for word in flag.split())]
     # Without paths, such as -I/usr/local/cuda/include.

@@ -28,7 +28,6 @@ UNANSWERED = re.compile(
 )
 # What the name of a file's signature has behind the file's.
 BUNDLE = ".sigstore.json"
-SECRET = re.compile(r"(--registry-(?:password|token)[= ])(?:'[^']*'|\S)+")
 # They sign, or demand a signature of, what has this reference by digest, or a file.
 Sign = Callable[[str], None]
 Demand = Callable[[str], None]
@@ -90,7 +89,7 @@ def demand_of(text: str, ca: Path | None) -> Demand | None:
         return None
     words = cosign_options(text)
     command = [need(), "verify", *trust(ca), *words]
-    return lambda reference: _demand([*command, reference], reference, words)
+    return lambda reference: _demand([*command, reference], reference)
 
 
 def demand_of_file(text: str, path: Path, name: str) -> None:
@@ -99,11 +98,11 @@ def demand_of_file(text: str, path: Path, name: str) -> None:
     Raises what a Demand raises.
     """
     words = cosign_options(text)
-    _demand([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name, words)
+    _demand([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name)
 
 
-def _demand(command: list[str], name: str, words: tuple[str, ...]) -> None:
-    """Run cosign, which judges a signature by the user's `words`."""
+def _demand(command: list[str], name: str) -> None:
+    """Run cosign, which judges a signature."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CHECK_SECONDS)
     except subprocess.TimeoutExpired as error:
@@ -116,10 +115,9 @@ def _demand(command: list[str], name: str, words: tuple[str, ...]) -> None:
     reasons = [line for line in lines if line.startswith("Error: ")] or lines[-1:]
     if UNANSWERED.search(done.stderr):
         raise RegistryRefused("\n".join([f"cosign could not judge {name}", *reasons]), hint="try again later")
-    shown = SECRET.sub(r"\1***", shlex.join(words))
     raise VerificationFailed(
         "\n".join([f"{name} has no signature that cosign accepts", *reasons]),
-        hint=f"do not use it; the check was: cosign {command[1]} {shown}",
+        hint=f"do not use it; `cosign {command[1]}` judged it by the options of --signed",
     )
 
 

@@ -66,6 +66,8 @@ def printed(command: Sequence[str], env: Mapping[str, str] | None = None, stdin:
 
 def stop_group(process: subprocess.Popen[bytes], *, first: int = signal.SIGINT, grace: float = 20) -> None:
     """End the process group that `process` leads: with the signal `first`, and after `grace` seconds with SIGKILL."""
+    if process.returncode is not None:  # reaped before: another group may have its number now
+        return
     try:
         with suppress(subprocess.TimeoutExpired):
             if process.poll() is None:
