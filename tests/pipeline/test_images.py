@@ -435,7 +435,7 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
     engine: MemoryEngine, tmp_path: Path
 ) -> None:
     output = tmp_path / "bundle.tar"
-    made, _ = maker(engine, tmp_path, disk=None)
+    made, _ = maker(engine, tmp_path)
     made.bundle((COMPILED, OFFICIAL), output)
     listing = bundle.read_bundle(output).listing
     stages = ["system", "fetch", "packages", "system", "packages"]
@@ -487,7 +487,7 @@ def test_a_bundle_that_ends_early_leaves_no_name_and_one_that_cannot_be_written_
     engine: MemoryEngine, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    made, _ = maker(engine, tmp_path, disk=None)
+    made, _ = maker(engine, tmp_path)
     with pytest.raises(UsageError):
         made.bundle((COMPILED,), tmp_path / "file" / "x")
     assert engine.jobs == []
@@ -511,7 +511,7 @@ def test_a_bundle_that_the_engine_cannot_load_is_not_an_engine_that_is_missing(
         raise docker.errors.ImageLoadError(said)
 
     output = tmp_path / "x"
-    maker(engine, tmp_path, disk=None)[0].bundle((COMPILED,), output)
+    maker(engine, tmp_path)[0].bundle((COMPILED,), output)
     monkeypatch.setattr(engine.images, "rows", [])
     monkeypatch.setattr(engine.images, "load", load)
     with pytest.raises(error, match=said):
