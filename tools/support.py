@@ -117,7 +117,7 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 - **planned**: `invoke build` accepts it, but nobody has compiled it with tfbuild yet. Numbers refer to reasons below.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
 - **compiled**: the compile finished, and the image passed verification.
-- **cuda**: with its CUDA and cuDNN, and the compiler where it is not that of the line.
+- The `cuda` column also names CUDA, cuDNN, and the compiler if it differs from the row's.
 
 The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`; another `--compiler`
 may need another Debian.

@@ -241,12 +241,14 @@ class Maker:
         def waiting() -> None:
             self.progress(f"another run is building {folder.name} here; waiting for it (Ctrl-C leaves it alone)")
 
+        own = self.run.work / build.id
         with ExitStack() as locks:
-            for folder in (self.run.work / build.id, *more):
+            for folder in (own, *more):
                 with files.writing(folder):
                     locks.enter_context(files.locked(folder, waiting))
-                    for left in folder.glob(".context-*"):  # by a run that was killed while it packed a tree
-                        files.remove(left)
+            with files.writing(own):
+                for left in own.glob(".context-*"):  # by a run that was killed while it packed a tree
+                    files.remove(left)
             yield
 
     def render(self, build: Build) -> Context:
