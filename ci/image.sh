@@ -41,7 +41,9 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
         finish*)
             # Often only its indexes are missing.
             code=0
-            $invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes >&2 || code=$?
+            said=$($invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes) || code=$?
+            # A job of this run that failed has pushed it: with its digest, for an attestation.
+            [ "$code" != 0 ] || [ "${GITHUB_RUN_ATTEMPT:-1}" = 1 ] || echo "$said"
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"
             echo "$TFBUILD_REGISTRY:$id is not complete (see above), and is built again" >&2

@@ -91,6 +91,8 @@ def test_the_plan_is_shown_or_ends_the_job(tmp_path: Path) -> None:
         done = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": given(**inputs)}).run_action("Plan")
         assert (done.code, done.outputs) == (code, {})
         assert message in done.stderr
+    # Nothing of the other repository runs.
+    (tmp_path / "workspace" / "json.py").write_text("raise SystemExit(9)")
     inputs_ = given(target="cpu", wheel="official", options="--platform=linux/amd64")
     done = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": inputs_}).run_action("Plan")
     identifier = newest.official("cpu")
@@ -155,6 +157,7 @@ def test_what_was_pulled_is_an_output(code: int, outputs: dict[str, str], tmp_pa
     executable(copy / ".venv/bin/invoke", f"printf '%s|' \"$@\" >&2\nprintf '{answer}'\nexit {code}")
     inputs = dict.fromkeys(read(PULL)["inputs"], "") | {"registry": "ghcr.io/us/x", "python": "3.12"}
     runner = machine(copy, tmp_path / "workspace", **{"toJSON(inputs)": json.dumps(inputs)})
+    (tmp_path / "workspace" / "json.py").write_text("raise SystemExit(9)")
     done = runner.run_action("Pull", PULL)
     assert (done.code, done.outputs) == (code, outputs)
     assert "|pull|--json|--registry=ghcr.io/us/x|--python=3.12|" in done.stderr

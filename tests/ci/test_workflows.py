@@ -306,6 +306,7 @@ if [ "$verb" = verify ] || [ "$verb" = again ]; then
     [ "$code_outdated" = 1 ] || printf '{\n  "rebuild_options": "--no-cache --reuse r@sha256:1"\n}\n'
     echo "error: the reason" >&2
 fi
+[ "$verb${code_indexes:-0}" != indexes0 ] || echo ghcr.io/us/x:x@sha256:2
 eval "exit \\${code_$verb:-0}"
 """
 
@@ -337,6 +338,8 @@ def test_the_indexes_of_each_release_and_target_are_computed_once(form: str, tmp
         ({"verify": 33}, 0, ["verify", "ask", "rebuild", "force"]),
         ({"verify": 33, "rebuild": 23}, 23, ["verify", "ask", "rebuild"]),
         ({"verify": 30}, 0, ["verify", "indexes"]),
+        # A job that failed had pushed it: its digest, for an attestation.
+        ({"verify": 30, "attempt": 2}, 0, ["verify", "indexes"]),
         ({"verify": 32}, 0, ["verify"]),
         ({"verify": 30, "indexes": 30}, 0, ["verify", "indexes", "ask", "rebuild", "force"]),
         ({"verify": 30, "indexes": 26}, 26, ["verify", "indexes"]),
@@ -360,10 +363,12 @@ def test_a_row_is_built_unless_it_is_published_completely(
         env={"PATH": os.environ["PATH"], "INVOKE": str(invoke), "TFBUILD_REGISTRY": "ghcr.io/us/x"}
         | {"TFBUILD_BUILD_OPTIONS": "--base our:1", "TFBUILD_SIGNED": "--key our.pub"}
         | {"TFBUILD_PUSH_OPTIONS": "--sign-options '--key env://K'"}
-        | {"TFBUILD_CACHE": "cache"} | {f"code_{name}": str(code) for name, code in codes.items()},
+        | {"TFBUILD_CACHE": "cache", "GITHUB_RUN_ATTEMPT": str(codes.get("attempt", 1))}
+        | {f"code_{name}": str(code) for name, code in codes.items()},
     )  # fmt: skip
     assert (done.returncode, (tmp_path / "calls").read_text().split()) == (code, ["plan", *calls])
     assert ("the reason" in done.stderr) == bool(calls)
+    assert ("@sha256:2" in done.stdout) == ("attempt" in codes)
     words = (tmp_path / "words").read_text().splitlines()
     # The context is that of all options: --base NAME is part of it.
     build = "|".join(("build", *options, "--base", "our:1"))

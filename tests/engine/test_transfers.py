@@ -21,8 +21,8 @@ from tfbuild.util.progress import Progress, Step
     [
         ({"mine": "A"}, {"mine": "A"}),
         ({"mine": "A", "other": "B"}, {"mine": "A", "other": "B"}),
-        # Left over by a push that was killed.
-        ({"mine": "A", "arriving": "A"}, {"mine": "A"}),
+        # The user's own, or left over by a push that was killed.
+        ({"mine": "A", "arriving": "A"}, {"mine": "A", "arriving": "A"}),
         # An image without any other name.
         ({"arriving": "A"}, {"arriving": "A"}),
     ],

@@ -42,6 +42,15 @@ def test_what_is_attached_is_found(registry: Registry, fake: type[FakeRegistry])
     assert client.complete(registry, SUBJECT.digest) == (before is None)
 
 
+def test_a_registry_that_only_says_that_it_lists_gets_an_index(
+    fake: type[FakeRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake, "_list_as_referrer", lambda self, body: {"OCI-Subject": SUBJECT.digest})
+    for document in (BILL, ATTESTATION):
+        client.attach(connect(fake), *document)
+    assert client.complete(connect(fake), SUBJECT.digest)
+
+
 def test_the_manifest_is_the_specifications(registry: Registry) -> None:
     assert (SBOM, PROVENANCE) == ("application/vnd.cyclonedx+json", "application/vnd.in-toto+json")
     digest = client.attach(registry, *BILL)

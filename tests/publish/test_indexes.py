@@ -62,6 +62,8 @@ def test_images_that_are_yanked_for_one_reason_are_offered_again_one_by_one(fake
     for name in ("a", "b"):
         indexes.record_yank(connect(fake), name, "crashes")
     assert connect(fake).digest("a.yanked") != connect(fake).digest("b.yanked")
+    # GitLab's registry refuses types that it does not know.
+    assert json.loads(fake.content["manifests/a.yanked"][1])["artifactType"] == "application/json"
 
 
 def test_indexes_that_others_keep_overwriting_are_given_up(
@@ -102,7 +104,9 @@ def test_an_index_has_only_images_with_sbom_and_provenance_that_were_not_yanked(
     assert indexes.state(connect(fake), "2.20.0", "mkl", print)[1] == INDEXES
     assert gather(fake, half) == INDEXES
     indexes.record_yank(connect(fake), half, "crashes\x1b[31m in MatMul")
+    fake.requests.clear()
     assert gather(fake, whole) == INDEXES
+    assert not [asked for asked in fake.requests if asked.endswith(f"manifests/{half}.yanked")], "it is no image"
     assert offered(fake, "latest-mkl") == offered(fake, "2.20-mkl") == [whole, third]
     with pytest.raises(Yanked, match=r"was yanked: crashes \[31m in MatMul"):
         indexes.refuse_yanked(connect(fake), half)

@@ -32,7 +32,7 @@ from tfbuild.measure import records
 from tfbuild.oci import client, manifests
 from tfbuild.oci.client import Registry
 from tfbuild.oci.manifests import digest_of
-from tfbuild.oci.references import Repository
+from tfbuild.oci.references import Repository, familiar
 from tfbuild.publish import pushing, signing
 from tfbuild.publish.pushing import Pushed
 from tfbuild.util.progress import Progress
@@ -72,13 +72,13 @@ class Host(Engine):
 
     def tag(self, ref: str, new: str) -> None:
         self.image(ref)
-        self.names.add(new)
+        self.names.add(familiar(new))
 
     def untag(self, ref: str) -> None:
-        self.names.remove(ref)
+        self.names.remove(familiar(ref))
 
     def push(self, ref: str, progress: Progress) -> None:
-        assert ref in self.names
+        assert familiar(ref) in self.names
         self.pushed.append(ref)
         self.arrive(ref.rpartition(":")[2])
 
@@ -156,10 +156,21 @@ def test_pushing_again_uploads_nothing_and_makes_the_same_attestations(host: Hos
     assert again == replace(first, uploaded=False)
     assert len(host.pushed) == 1
     assert f"PUT /v2/us/x/manifests/{host.identifier}" not in host.fake.requests
-    # Named as it will be in the registry, which has lost a layer.
+    # Named as it will be in the registry, which has lost a layer, or the configuration.
+    for times, lost in enumerate((digest_of(LAYER), host.own_id), start=2):
+        del host.fake.content[f"blobs/{lost}"]
+        with pytest.raises(Unfinished, match="has lost a part"):
+            pushing.finish(connect(host.fake), host.identifier, print)
+        assert push(host, tmp_path, first.ref) == first
+        assert len(host.pushed) == times
+    # A name that the user gave it stays.
+    host.tag(host.own_id, first.ref)
     del host.fake.content[f"blobs/{digest_of(LAYER)}"]
-    assert push(host, tmp_path, first.ref) == first
-    assert len(host.pushed) == 2
+    assert push(host, tmp_path) == first
+    assert first.ref in host.names
+    host.tag(host.own_id, f"docker.io/us/x:{host.identifier}")
+    pushing._transfer(host, host.own_id, f"docker.io/us/x:{host.identifier}", Progress())
+    assert f"us/x:{host.identifier}" in host.names, "as engines list it"
 
 
 def test_a_push_may_make_the_repository(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

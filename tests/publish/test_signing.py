@@ -123,4 +123,4 @@ def test_without_cosign_nothing_counts_as_signed(tmp_path: Path, monkeypatch: py
         with pytest.raises(TfbuildError, match="signatures need cosign, which is not on PATH"):
             make(None)
     with pytest.raises(UsageError, match="cannot be split into options for cosign"):
-        signing.cosign_options("--key 'open")
+        signing.signer("--key 'open", None)

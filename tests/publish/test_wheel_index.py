@@ -265,6 +265,9 @@ def test_a_wheel_that_was_cut_off_in_the_pool_leaves_the_index_or_comes_whole_ag
     assert notes == [f"{rows[0].name} for avx leaves the index: {rows[0].file} is missing or truncated"]
     indexed(public, built / "avx")
     assert contents(public) == before
+    wheel_index.index(public, [], print, yanks={"avx/*": "crashes"})
+    os.truncate(public / rows[0].file, 100)
+    assert [row.yanked for row in indexed(public, built / "avx")] == ["crashes", ""], "it stays yanked"
 
 
 @each("url", ["wheels.example.com", "https://", "https://x;reboot", "https://x\n", "http://wheels.example.com"])
@@ -282,7 +285,10 @@ def test_what_names_no_wheels_is_refused(built: Path, public: Path, tmp_path: Pa
         indexed(public, built / "avx", project="numpy")
     assert "has no reason" in invoke("index", public, "--yank", "avx/*", code=2).stderr
     assert contents(public) == before
-    os.truncate(public / "choose.json", 100)
+    whole = (public / "choose.json").read_text()
+    (public / "choose.json").write_text(re.sub('("release": *)"[^"]+"', r'\1"x"', whole, count=1))
+    assert "does not agree with the name" in invoke("index", public, code=BadInput.exit_code).stderr
+    (public / "choose.json").write_text(whole[:100])
     invoke("index", public, "--wheels", built / "avx", code=26)
 
 

@@ -13,6 +13,7 @@ from tfbuild.measure import probe, workers
 from tfbuild.measure.experiments import Case, EvidenceKind, Experiment
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
+from tfbuild.util.quantities import few
 from tfbuild.util.terminal import printable
 
 MOST_LISTED, MOST_LETTERS = 4, 4000
@@ -71,14 +72,9 @@ def _primitives(
 def primitives(begin: str, text: str) -> Finding:
     """Return a finding that starts with `begin`, from the lines that oneDNN prints with ONEDNN_VERBOSE=1."""
     runtime, isa, kinds = judge.primitives(text)
-    ran = "; ".join(f"{kind}: {_shorten(names)}" for kind, names in sorted(kinds.items()))
+    ran = "; ".join(f"{kind}: {few(names, MOST_LISTED)}" for kind, names in sorted(kinds.items()))
     where = f"oneDNN on {runtime} ({isa}) runs " if kinds else "no primitive of oneDNN runs"
     return Finding(text=f"{begin}{where}{ran}", values={kind: float(len(names)) for kind, names in kinds.items()})
-
-
-def _shorten(names: Sequence[str]) -> str:
-    more = len(names) - MOST_LISTED
-    return ", ".join(names[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 # --- what a batch needs ---------------------------------------------------------------------------------------------

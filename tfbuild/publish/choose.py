@@ -19,6 +19,7 @@ from tfbuild import facts
 from tfbuild.cpu import isa
 from tfbuild.facts import Facts, targets
 from tfbuild.plan import PLATFORMS
+from tfbuild.util.quantities import few
 
 # Labels of an image that are repeated in its descriptor in an index.
 LABELS = ("id", "release", "target", "python", "platform", "instruction-set", "features")
@@ -137,11 +138,7 @@ def passed_over_lines(rows: Iterable[PassedOver]) -> list[str]:
     reasons: dict[str, list[str]] = {}
     for row in rows:
         reasons.setdefault(row.reason, []).append(row.id)
-    lines = []
-    for reason, ids in reasons.items():
-        more = len(ids) - MOST_NAMED
-        lines.append(f"not {', '.join(ids[:MOST_NAMED])}{f' and {more} more' if more > 0 else ''}: {reason}")
-    return lines
+    return [f"not {few(ids, MOST_NAMED)}: {reason}" for reason, ids in reasons.items()]
 
 
 def rank(

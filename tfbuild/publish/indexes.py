@@ -179,14 +179,16 @@ def _image(row: dict[str, Any]) -> Published | None:
 # --- yanked images: an artifact under ID.yanked says why, and no index names ID any more ------------------------------
 
 
-YANKED = "application/vnd.tfbuild.yanked"
+# GitLab's registry refuses types that it does not know (ocx-sh/ocx issue 480), ECR what is no media type.
+YANK_TYPE = "application/json"
 YANK_REASON = f"{labels.PREFIX}yanked"
 MOST_REASON = 200
+YANKED = ".yanked"
 
 
 def yank_tag(identifier: str) -> str:
     """Return the tag that takes an image out of the indexes."""
-    return f"{identifier}.yanked"
+    return f"{identifier}{YANKED}"
 
 
 def record_yank(registry: Registry, identifier: str, reason: str) -> None:
@@ -194,7 +196,7 @@ def record_yank(registry: Registry, identifier: str, reason: str) -> None:
     registry.upload(client.EMPTY_CONFIG)
     # With the identifier: equal bytes would be one manifest, and to delete it would offer all of its images again.
     about = {YANK_REASON: reason, f"{labels.PREFIX}id": identifier}
-    content = json.dumps(client.artifact(YANKED, [client.EMPTY], about), indent=2).encode()
+    content = json.dumps(client.artifact(YANK_TYPE, [client.EMPTY], about), indent=2).encode()
     registry.put(yank_tag(identifier), content, manifests.IMAGES[0])
 
 
@@ -267,7 +269,8 @@ def _wanted(
     """
     known = {image.digest: image for images in current.values() for image in images}
     every = set(registry.tags())
-    names = [name for name in sorted(every) if f"-{target}-" in name and yank_tag(name) not in every]
+    offered = sorted(name for name in every if not name.endswith(YANKED) and yank_tag(name) not in every)
+    names = [name for name in offered if f"-{target}-" in name]
     released = {name: release for name in names if (release := release_of(name)) is not None}
 
     @cache

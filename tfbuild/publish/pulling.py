@@ -28,7 +28,7 @@ def choose_image(registry: Registry, host: Cpu, *, release: str, target: str, py
         offered = [name for name in registry.tags() if name.count("-") == 1 and not name.startswith("sha256-")]
         raise NothingFits(
             f"{registry.repository} has no {tag}",
-            hint=f"it has: {', '.join(offered[:12]) or 'no images of tfbuild yet'}",
+            hint=f"it has: {', '.join(offered[-12:]) or 'no images of tfbuild yet'}",
         )
     all_pythons = choose.matching(indexes.read_index(index), release=release, target=target, python="")
     published = [image for image in all_pythons if python in ("", image.python)]

@@ -73,7 +73,16 @@ def _prepare(
         raise RegistryRefused(
             f"{ref} already names another image ({there.digest})", hint="fixed tags are only moved with --force"
         )
-    return local, identifier, same if same is not None and not registry.missing_layer(same) else None
+    return local, identifier, same if same is not None and _is_whole(registry, same) else None
+
+
+def _is_whole(registry: Registry, manifest: Manifest) -> bool:
+    """Return whether a registry has the configuration and all layers of an image."""
+    try:
+        registry.config(manifest)
+    except manifests.Damaged:
+        return False
+    return not registry.missing_layer(manifest)
 
 
 def push(
@@ -126,14 +135,16 @@ def _arrived(registry: Registry, identifier: str, image_id: str) -> Manifest:
 
 
 def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
+    # Engines list docker.io/x:y as x:y.
+    users_own = not {ref, references.familiar(ref)}.isdisjoint(engine.image(image_id).tags)
     engine.tag(image_id, ref)
     try:
         engine.push(ref, progress)
     finally:
         # Simultaneous pushes of the same image share this name, and the first one to end removes it.
         with suppress(UnknownImage):
-            # Removing the last name of an image would remove the image. Engines list docker.io/x:y as x:y.
-            if len(engine.image(image_id).tags) > 1:
+            # Removing the last name of an image would remove the image.
+            if not users_own and len(engine.image(image_id).tags) > 1:
                 engine.untag(ref)
 
 
@@ -162,8 +173,11 @@ def finish(registry: Registry, image: str, note: indexes.Note) -> Pushed:
             raise UnknownImage(f"{registry.repository} has no {identifier}", hint="push it without --indexes") from None
         indexes.refuse_yanked(registry, identifier)
         raise
-    # The indexes keep an image whose documents somebody deleted.
+    # The indexes keep an image whose documents somebody deleted, or of which the registry lost a part.
     _refuse_incomplete(registry, identifier, digest)
+    manifest = registry.manifest(digest)
+    if manifest is None or not _is_whole(registry, manifest):
+        raise Unfinished(f"the registry has lost a part of {identifier}", hint="push it again")
     return Pushed(ref=f"{registry.repository}:{identifier}", digest=digest, moved=tuple(moved))
 
 

@@ -34,38 +34,35 @@ Demand = Callable[[str], None]
 SignFile = Callable[[Path], None]
 
 
-def need() -> str:
-    """Return the path of cosign. Raises TfbuildError if it is not installed."""
+def _command(text: str, *words: str) -> list[str]:
+    """Return the command that runs cosign with these words and the options in `text`, split as a shell does.
+
+    Raises UsageError for an open quote, TfbuildError if cosign is not installed.
+    """
+    try:
+        options = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} cannot be split into options for cosign: {error}", hint="quote them as in a shell"
+        ) from None
     path = shutil.which(PROGRAM)
     if path is None:
         raise TfbuildError(
             "signatures need cosign, which is not on PATH",
             hint="install cosign (github.com/sigstore/cosign, or your distribution's package)",
         )
-    return path
-
-
-def cosign_options(text: str) -> tuple[str, ...]:
-    """Split options for cosign, such as "--key cosign.key", as a shell does. Raises UsageError for an open quote."""
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise UsageError(
-            f"{text!r} cannot be split into options for cosign: {error}", hint="quote them as in a shell"
-        ) from None
+    return [path, *words, *options]
 
 
 def signer(text: str, ca: Path | None) -> Sign:
     """Return a function that signs "repository@sha256:..." by `text`: options of `cosign sign`. Raises TfbuildError."""
-    words = cosign_options(text)
-    command = [need(), "sign", "--yes", *trust(ca), *words]
+    command = _command(text, "sign", "--yes", *trust(ca))
     return lambda reference: _sign([*command, reference], reference, "push")
 
 
 def file_signer(text: str) -> SignFile:
     """Return a function that signs a file by `text`: options of `cosign sign-blob`. Raises TfbuildError."""
-    words = cosign_options(text)
-    command = [need(), "sign-blob", "--yes", *words]
+    command = _command(text, "sign-blob", "--yes")
     return lambda path: _sign([*command, "--bundle", f"{path}{BUNDLE}", str(path)], path.name, "index")
 
 
@@ -87,8 +84,7 @@ def demand_of(text: str, ca: Path | None) -> Demand | None:
     """
     if not text:
         return None
-    words = cosign_options(text)
-    command = [need(), "verify", *trust(ca), *words]
+    command = _command(text, "verify", *trust(ca))
     return lambda reference: _demand([*command, reference], reference)
 
 
@@ -97,8 +93,7 @@ def demand_of_file(text: str, path: Path, name: str) -> None:
 
     Raises what a Demand raises.
     """
-    words = cosign_options(text)
-    _demand([need(), "verify-blob", *words, "--bundle", f"{path}{BUNDLE}", str(path)], name)
+    _demand([*_command(text, "verify-blob"), "--bundle", f"{path}{BUNDLE}", str(path)], name)
 
 
 def _demand(command: list[str], name: str) -> None:

@@ -13,7 +13,7 @@ choose.json has one row for each wheel, and everything else is made of its rows:
 import hashlib
 import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -104,7 +104,7 @@ def index(
                 remove(left)
             with temporary_folder(".tfbuild-", folder) as scratch:
                 ready = [_prepare(wheel, scratch, project, local=local) for wheel in wheels]
-                kept, gone, before = _known(folder)
+                kept, gone, before = _known(folder, {row.sha256 for row, *_ in ready})
                 rows = _yanked(_merged(kept, [row for row, *_ in ready]), yanks)
                 variants = variants or (folder / wheel_pages.AUTO).is_dir()
                 wanted = wheel_pages.variant_rows(rows) if variants else []
@@ -211,13 +211,21 @@ def _sidecar(path: Path, sha256: str) -> Sidecar | None:
 # --- the folder -------------------------------------------------------------------------------------------------------
 
 
-def _known(folder: Path) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
-    """Return the index's rows, those among them whose file is gone or cut off, and its address."""
+def _known(folder: Path, again: Container[str]) -> tuple[list[IndexedWheel], list[IndexedWheel], str]:
+    """Return the index's rows, those whose file is gone or cut off, and its address.
+
+    `again`: digests of files that are to be placed, so that none of these is gone. Raises BadInput.
+    """
     path = folder / CHOICES_FILE
     if not path.exists():
         return [], [], ""
     known = read_list(read_regular(path, MOST_BYTES), str(path))
-    gone = [row for row in known.wheels if not _has_size(folder / row.file, row.size)]
+    if wrong := next((row for row in known.wheels if not is_sound(row)), None):
+        raise BadInput(
+            f"{path} does not agree with the name of {printable(wrong.file)}",
+            hint="another version of tfbuild may have written it, or somebody else",
+        )
+    gone = [row for row in known.wheels if row.sha256 not in again and not _has_size(folder / row.file, row.size)]
     return [row for row in known.wheels if row not in gone], gone, known.url
 
 

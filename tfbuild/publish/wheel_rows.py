@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 from packaging.metadata import parse_email
-from packaging.utils import InvalidName, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from tfbuild.binary.inspector import FETCH_AGAIN, MOST_UNPACKED, open_archive, text_in
@@ -196,7 +196,7 @@ def metadata(archive: zipfile.ZipFile, name: str) -> bytes:
     raw = parse_email(content)[0]
     try:
         agrees = canonicalize_name(raw.get("name", "")) == project and Version(raw.get("version", "")) == version
-    except (InvalidName, ValueError):
+    except ValueError:
         agrees = False
     if not agrees:
         raise BadInput(f"{name} has the METADATA of another wheel", hint="do not rename wheels; build it again")

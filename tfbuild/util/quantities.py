@@ -1,6 +1,7 @@
 """Parse durations and counts in options, and write counts in messages."""
 
 import re
+from collections.abc import Sequence
 
 from tfbuild.errors import UsageError
 
@@ -28,3 +29,9 @@ def positive(option: str, text: str) -> int:
 def counted(number: int, noun: str) -> str:
     """Return "1 image", or "3 images"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def few(names: Sequence[str], most: int) -> str:
+    """Return the first names, and how many more there are: "a, b and 3 more"."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
