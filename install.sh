@@ -70,7 +70,10 @@ if [ -n "$clear" ] || [ ! -x .venv/bin/python ] || [ ! -x .venv/bin/pip ]; then
             exit 1
         fi
         say "installing $package"
-        apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$package"
+        # Where the update fails, because of a third party's source or of another apt, what counts is the package.
+        apt-get update -qq || true
+        DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends \
+            "$package"
     fi
     [ -x .venv/bin/python ] || clear=--clear
     rm -f .venv/requirements*.lock
@@ -83,6 +86,10 @@ if cmp -s "$lock" ".venv/$lock"; then
 else
     say "installing $lock"
     rm -f .venv/requirements*.lock
+    # Where pip was stopped in the middle of a package, it takes that for the whole; it names itself at the end.
+    for info in .venv/lib/python*/site-packages/*.dist-info; do
+        [ -e "$info/INSTALLER" ] || rm -rf "$info"
+    done
     # Only errors: pip warns of an index that its configuration names once for each package.
     .venv/bin/python -m pip install -qq --require-hashes -r "$lock"
     cp "$lock" ".venv/$lock"

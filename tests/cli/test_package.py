@@ -215,6 +215,15 @@ def test_the_script_says_how_to_get_a_newer_python(clone: Path, tmp_path: Path) 
     assert errors.startswith("error: tfbuild needs Python 3.11 or newer; python3.99 is not there\nhint: ")
 
 
+def test_a_source_that_apt_cannot_read_keeps_no_package_from_being_installed(clone: Path, tmp_path: Path) -> None:
+    executable(tmp_path / "bin/id", "echo 0")
+    executable(tmp_path / "bin/apt-get", f'echo "$@" > {tmp_path}/called; [ "$1" != update ] || exit 100')
+    rest = f'*venv*) exit 7 ;; *) exec {sys.executable} "$@" ;; esac'
+    python = executable(tmp_path / "bin/python", f'case "$*" in *ensurepip*) exit 1 ;; {rest}')
+    run("./install.sh", cwd=clone, code=7, PYTHON=str(python), PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    assert (tmp_path / "called").read_text().endswith("-venv\n")
+
+
 def test_what_the_users_shell_exports_leads_no_package_elsewhere(clone: Path, tmp_path: Path) -> None:
     """Gitpod exports PIP_USER, and modules of clusters PYTHONPATH, where the same version may be."""
     info = "sample-1.0.dist-info"
@@ -234,5 +243,10 @@ def test_what_the_users_shell_exports_leads_no_package_elsewhere(clone: Path, tm
     exported |= {name: str(elsewhere / name) for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")}
     env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), **exported}
     subprocess.run(["sh", "clone/install.sh"], cwd=tmp_path, env=env, check=True)
-    assert list(clone.glob(".venv/lib/python*/site-packages/sample.py"))
+    (module,) = clone.glob(".venv/lib/python*/site-packages/sample.py")
+    # As a pip that was killed leaves it: for the next one the package is there.
+    for path in (module, module.parent / info / "INSTALLER", clone / ".venv/requirements.lock"):
+        path.unlink()
+    subprocess.run(["sh", "clone/install.sh"], cwd=tmp_path, env=env, check=True)
+    assert module.exists()
     assert sorted(path.name for path in elsewhere.iterdir()) == ["clone", "module"]

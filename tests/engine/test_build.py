@@ -247,8 +247,8 @@ def test_a_client_with_buildkit_is_taken(
     ("version", "rest", "reason"),
     [
         (NEW, NO_BUILDX + SERVER, "23.0 has no buildx plugin"),
-        ("podman version 4.3.1", BUILDX + SERVER, "0.0 has no buildx plugin"),
-        ("$(printf '\\377')", BUILDX + SERVER, "0.0 has no buildx plugin"),
+        ("podman version 4.3.1", BUILDX + SERVER, r"is not Docker's \(podman version 4\.3\.1\)"),
+        ("$(printf '\\377')", BUILDX + SERVER, r"is not Docker's \("),
         (ANCIENT, BUILDX + SERVER, "17.12 has no buildx plugin"),
         (NEW, BUILDX + NO_SERVER, "gets no answer from the engine"),
     ],

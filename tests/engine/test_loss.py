@@ -11,11 +11,12 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import requests
 
-from tfbuild.engine import Engine, connection, faults
+from tfbuild.engine import Engine, client, connection, faults
 from tfbuild.errors import DiskFull, EngineMissing, TfbuildError
 
 # Its arguments: the socket, and how it answers who asks for events. As Docker does on SIGTERM, it first stops to accept
@@ -187,6 +188,28 @@ def test_a_full_disk_of_the_engine_is_the_cause_of_any_error(
     with pytest.raises(DiskFull) as raised, engine.watched("verification"):
         raise own
     assert raised.value is own
+
+
+def test_the_disk_of_images_is_that_of_the_containerd_that_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With Docker 29, that is the system's, if there is one."""
+    config, own, named = (tmp_path / name for name in ("config.toml", "own", "named"))
+    own.mkdir()
+    named.mkdir()
+    monkeypatch.setattr(client, "CONTAINERD_CONFIG", config)
+    monkeypatch.setattr(client, "CONTAINERD_ROOT", own)
+    info: dict[str, Any] = {"DockerRootDir": str(tmp_path), "Containerd": {"Address": client.CONTAINERD_SOCKET}}
+    version = {"Version": "29", "Os": "linux", "Arch": "amd64"}
+    there = Engine(SimpleNamespace(version=lambda: version, info=lambda: info))
+    assert there.data_root == tmp_path
+    info["DriverStatus"] = [["driver-type", "io.containerd.snapshotter.v1"]]
+    assert there.data_root == own
+    for text, root in ((f'version = 2\nroot = "{named}"\n', named), ("version = 2\n", own), ("root", own)):
+        config.write_text(text)
+        assert there.data_root == root
+    info["Containerd"] = {"Address": "/var/run/docker/containerd/containerd.sock"}
+    assert there.data_root == tmp_path
 
 
 def test_an_engine_that_is_shutting_down_is_gone_though_it_still_answers(engine: Engine, served: Served) -> None:

@@ -4,7 +4,8 @@ import hashlib
 import io
 import json
 import os
-import re
+import shlex
+import shutil
 import subprocess
 import tarfile
 from contextlib import nullcontext
@@ -269,15 +270,27 @@ def test_without_a_registry_a_base_is_made_of_debian_s_packages_and_kept_for_a_w
             resolve(engine, "bootstrap", "bookworm")
 
 
-def test_a_certificate_for_apt_is_there_only_while_the_base_is_made(tmp_path: Path) -> None:
-    setup, cleanup = base_image._ca_hooks(tmp_path / "a company's.pem")
-    written = tmp_path / "etc/apt/apt.conf.d/99tfbuild-ca"
-    for hook, there in ((setup, True), (cleanup, False)):
-        run = re.sub(r"^--\w+-hook=", "", hook)
-        subprocess.run(["sh", "-euc", run, "sh", str(tmp_path)], check=True)
-        assert written.exists() == there
-        assert not there or written.read_text() == f'Acquire::https::CAInfo "{tmp_path}/a company\'s.pem";\n'
-    assert base_image._ca_hooks(None) == []
+def test_certificates_for_apt_are_there_only_while_the_base_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ca, system, folder = (tmp_path / name for name in ("a company's.pem", "system", "a folder"))
+    ca.write_text("company\n")
+    system.write_text("system\n")
+    folder.mkdir()
+    monkeypatch.setattr(base_image, "OWN_CAS", (system, tmp_path / "none"))
+    option, bundle = tmp_path / "etc/apt/apt.conf.d/99tfbuild-ca", tmp_path / "etc/apt/tfbuild-ca.pem"
+    for hook in base_image._ca_hooks(ca, folder):
+        kind, _, run = hook.partition("-hook=")
+        if kind == "--customize":
+            assert option.read_text() == f'Acquire::https::CAInfo "{bundle}";\n'
+            assert bundle.read_text() == "system\n\ncompany\n"
+        if run.startswith("upload "):  # mmdebstrap does it
+            _, source, place = shlex.split(run)
+            shutil.copy(source, f"{tmp_path}{place}")
+        else:
+            subprocess.run(["sh", "-euc", run, "sh", str(tmp_path)], check=True)
+    assert (option.exists(), bundle.exists()) == (False, False)
+    assert base_image._ca_hooks(None, folder) == []
 
 
 def test_without_mmdebstrap_it_is_said_what_to_install(

@@ -412,7 +412,7 @@ def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
     "script, error, message",
     [
         ("echo clang crashed; exit 3", BuildFailed, "the wheel could not be compiled\n  clang crashed"),
-        ("echo write: No space left on device; exit 1", DiskFull, "the compile ran out of disk space"),
+        ("echo write: No space left on device; exit 1", DiskFull, "the build ran out of disk space"),
         # As the script that waits for Bazel's download.
         (f"{LIMITED} sleep 200; true", TimeoutError, ""),
     ],

@@ -186,7 +186,7 @@ def test_a_file_is_read_inside_the_image_and_nowhere_else(
         tmp_path,
         f"FROM {debian}\nRUN echo inside > /etc/tfbuild-marker && ln -s ../../../../../../etc/tfbuild-marker /up"
         f" && ln -s /up /twice && ln -s {secret} /out && ln -s /loop /loop && mkfifo /fifo && ln -s /etc /folder"
-        " && ln -s /proc/self/environ /proc-link && ln -s twice /relative\n",
+        " && ln -s /proc/self/environ /proc-link && ln -s twice /relative && ln /etc/tfbuild-marker /second-name\n",
         name,
     )
     got = tmp_path / "got"
@@ -203,6 +203,10 @@ def test_a_file_is_read_inside_the_image_and_nowhere_else(
     with pytest.raises(OSError, match="larger than 6 bytes") as caught:
         engine.read_file(name, "/etc/tfbuild-marker", got, 6)
     assert caught.value.errno == errno.EFBIG
+    names = {"/etc/tfbuild-marker", "/second-name"}
+    assert engine.read_files(name, names.__contains__, 14) == dict.fromkeys(names, b"inside\n")
+    with pytest.raises(OSError, match=r"left of the limit \(6 bytes\)"):
+        engine.read_files(name, names.__contains__, 13)
     assert got.read_text() == "before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["build.log", "context", "got", "secret"]
     assert gone(engine, name)

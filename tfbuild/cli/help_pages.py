@@ -125,7 +125,7 @@ VALUES = (
     (r"(?:gcc|clang)(?:-?\d+)?", "compiler", r"\g<0>"),
     (r"official|source|.*\.whl", "wheel", r"\g<0>"),
     (r"[\w-]+(?:\.[\w-]+)+(?::\d+)?/.+", "registry", r"\g<0>"),
-    (r"native", "cpu", "host"),
+    (r"host|native", "cpu", "host"),
     (r"avx-?512", "cpu", "x86-64-v4"),
 )
 # Options of Bazel that only --bazel-flag takes.
@@ -238,8 +238,6 @@ def _meaning(word: str) -> tuple[str, str]:
             return option, match.expand(value)
     from tfbuild.cpu import isa
 
-    if word.lower() == "host":
-        return "cpu", "host"
     return ("cpu", word) if any(isa.is_known(word.lower(), arch) for arch in isa.MACHINES) else ("", "")
 
 

@@ -45,8 +45,13 @@ def _find_program(environ: frozenset[tuple[str, str]]) -> tuple[str, bool]:
     env, refused = dict(environ), []
     folders = env.get("PATH", os.defpath).split(os.pathsep)
     for path in filter(None, (shutil.which("docker", path=folder) for folder in folders)):
-        version = VERSION.match(process.printed([path, "--version"], env))
-        major_minor = (int(version[1]), int(version[2])) if version else (0, 0)
+        said = process.printed([path, "--version"], env)
+        version = VERSION.match(said)
+        if version is None:  # such as the one of podman-docker
+            what = (said.splitlines() or ["it prints no version"])[0][:80]
+            refused.append(f"{path} is not Docker's ({what})")
+            continue
+        major_minor = (int(version[1]), int(version[2]))
         buildx = major_minor >= BUILDX_ONLY
         if major_minor < BUILDKIT_INSIDE or (buildx and not process.printed([path, "buildx", "version"], env)):
             refused.append(f"{path} {'.'.join(map(str, major_minor))} has no buildx plugin")
@@ -238,7 +243,7 @@ def _client(environ: Mapping[str, str], *, load: bool) -> list[str]:
     if not buildx:
         return [program, "build"]
     # The engine's own builder, whichever is current: it has the bases that were made here, and keeps the image.
-    name = connection.endpoint(environ).context or "default"
+    name = connection.endpoint(environ).context or connection.DEFAULT
     return [program, "buildx", "build", *(["--load"] if load else []), f"--builder={name}"]
 
 
@@ -282,9 +287,11 @@ def _run(command: list[str], env: Mapping[str, str], settings: BuildSettings) ->
         raise failure(stages.last_lines(), settings.log)
 
 
-def failure(lines: list[str], log: Path) -> TfbuildError:
-    """Return the error for a failed build with these last lines."""
+def failure(
+    lines: list[str], log: Path, *, what: str = "the image could not be built", free: str = PRUNE
+) -> TfbuildError:
+    """Return the error for a failed build with these last lines; `free`: what to do about a full disk."""
     text = "".join(f"\n  {line}" for line in lines)
     if any(NO_SPACE.search(line) for line in lines):
-        return DiskFull(f"the build ran out of disk space{text}", hint=f"{PRUNE}; the full log: {log}")
-    return BuildFailed(f"the image could not be built{text}", hint=f"the full log: {log}")
+        return DiskFull(f"the build ran out of disk space{text}", hint=f"{free}; the full log: {log}")
+    return BuildFailed(f"{what}{text}", hint=f"the full log: {log}")

@@ -10,6 +10,7 @@ import secrets
 import subprocess
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -31,6 +32,10 @@ from tfbuild.util.process import Attached, interruptible
 from tfbuild.util.progress import Progress
 
 MOST_OUTPUT = 8 * 1024 * 1024
+# The system's containerd, in which new installations of Docker 29 keep images and caches. The engine does not tell its
+# folder. A containerd that dockerd itself started is below the engine's own.
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+CONTAINERD_CONFIG, CONTAINERD_ROOT = Path("/etc/containerd/config.toml"), Path("/var/lib/containerd")
 
 
 class ContainerOptions(TypedDict, total=False):
@@ -91,7 +96,10 @@ class Engine:
     @property
     def data_root(self) -> Path | None:
         """The engine's folder of images and caches; None if it is elsewhere, in a VM, or closed to this user."""
-        root = Path(self._info()["DockerRootDir"])
+        info = self._info()
+        stored = ["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or ())
+        shared = stored and (info.get("Containerd") or {}).get("Address") == CONTAINERD_SOCKET
+        root = _containerd_root() if shared else Path(info["DockerRootDir"])
         # Path.is_dir() raises where a folder above is closed, as it is with userns-remap.
         return root if self.local and os.path.isdir(root) else None
 
@@ -357,3 +365,10 @@ class Engine:
     def _unstarted(self, ref: str, *own: Any) -> AbstractContextManager[Any]:
         # Some images name no command, and the engine creates no container without one.
         return self._container(ref, ("-",), own)
+
+
+def _containerd_root() -> Path:
+    """Return the folder of the system's containerd."""
+    with suppress(OSError, ValueError, KeyError):
+        return Path(str(tomllib.loads(CONTAINERD_CONFIG.read_text(encoding="utf-8"))["root"]))
+    return CONTAINERD_ROOT

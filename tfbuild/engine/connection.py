@@ -27,6 +27,7 @@ from tfbuild.engine.faults import NO_ANSWER, translated, unanswered
 from tfbuild.errors import EngineMissing, UsageError
 from tfbuild.oci import credentials
 from tfbuild.util import files
+from tfbuild.util.process import printed
 
 SOCKET, DEFAULT = "unix:///var/run/docker.sock", "default"
 # Docker's own client applies these to an address in DOCKER_HOST, even to that of a socket, but not to a context.
@@ -100,6 +101,8 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
         raise EngineMissing(f"the Docker context {name!r} needs a docker program, and none is on PATH")
     command = [program, "context", "inspect", "--format", CONTEXT_FIELDS, *([name] if name else [])]
     done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode and not name and not printed([program, "--version"], environ).startswith("Docker version "):
+        return HERE  # another engine's program, such as Podman's, which may have no contexts
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2]
         whose = f"the Docker context {name!r}" if name else "Docker's current context"
@@ -109,9 +112,8 @@ def _context(environ: Mapping[str, str]) -> Endpoint:
         raise EngineMissing(missing or f"{whose} cannot be used: {why}", hint=hint)
     name, address, trusting, tls_files = done.stdout.splitlines()
     folder, verify = Path(tls_files, "docker"), trusting != "true"
-    tls = None
-    if address.startswith("tcp://") and (folder.is_dir() or not verify):
-        tls = _tls(folder, verify=verify) if folder.is_dir() else TLSConfig(verify=False)
+    secured = address.startswith("tcp://") and (folder.is_dir() or not verify)
+    tls = _tls(folder, verify=verify) if secured else None
     return Endpoint(address=address or SOCKET, tls=tls, context="" if name == DEFAULT else name)
 
 

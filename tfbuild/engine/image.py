@@ -120,15 +120,27 @@ def _copy(archive: tarfile.TarFile, member: tarfile.TarInfo | None, path: str, d
 def read_files(container: Any, wanted: Callable[[str], bool], limit: int) -> dict[str, bytes]:
     """Read the regular files whose paths `wanted` picks; see Engine.read_files."""
     files: dict[str, bytes] = {}
+    linked: list[str] = []
+
+    def read(archive: tarfile.TarFile, member: tarfile.TarInfo | None, path: str) -> None:
+        source = archive.extractfile(member) if member and member.isreg() else None
+        left = limit - sum(map(len, files.values()))
+        if member and source and member.size > left:
+            raise OSError(errno.EFBIG, f"larger than what is left of the limit ({left} bytes)", path)
+        if source:
+            files[path] = source.read()
+
     with _archive(container.export(STREAM_BYTES)) as archive:
         for member in members(archive, "the image"):
             path = f"/{member.name.removeprefix('./').strip('/')}"
-            source = archive.extractfile(member) if member.isreg() and wanted(path) else None
-            if source is not None and member.size > limit:
-                raise OSError(errno.EFBIG, f"larger than what is left of the limit ({limit} bytes)", path)
-            if source is not None:
-                files[path] = source.read()
-                limit -= member.size
+            if wanted(path):
+                read(archive, member, path)
+                linked += [path] * member.islnk()
+    # Of a file with several names, such as one of uv's cache, an export has the content under the first.
+    for path in linked:
+        stream = _opened(container, path)
+        with closing(stream), _archive(stream) as archive:
+            read(archive, archive.next(), path)
     return files
 
 

@@ -41,7 +41,9 @@ KEPT_DOCS = ("doc/*/copyright", "locale/locale.alias")
 # install usr-is-merged, as Docker's official images have it (mmdebstrap(1)); old versions of mmdebstrap lack them.
 MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 # A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
-CA_OPTION = "/etc/apt/apt.conf.d/99tfbuild-ca"
+CA_OPTION, CA_BUNDLE = "/etc/apt/apt.conf.d/99tfbuild-ca", "/etc/apt/tfbuild-ca.pem"
+# The CAs of this machine itself: on Debian, and on Fedora and RHEL.
+OWN_CAS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
 APT = Path("/etc/apt")
 SERVED = re.compile(r"(?:mirror\+)?https?://")
 SOURCE_LINE = re.compile(r"deb\s+(?:\[(?P<options>[^\]]*)\]\s+)?(?P<uri>\S+)\s+(?P<suite>\S+)\s+(?P<components>.+)")
@@ -272,7 +274,7 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         f"--architectures={platform.partition('/')[2]}",
         *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in OMITTED_DOCS),
         *(f"--dpkgopt=path-include=/usr/share/{name}" for name in KEPT_DOCS),
-        *_ca_hooks(ca_cert),
+        *_ca_hooks(ca_cert, archive.parent),
         # After the CA's hooks: these ask the site for its packages.
         *([f"--hook-dir={MERGED_USR}"] if MERGED_USR.is_dir() else []),
         distribution,
@@ -289,13 +291,22 @@ def _mmdebstrap(archive: Path, distribution: str, platform: str, log: Path, ca_c
         raise failed(f"mmdebstrap failed{text}", hint=f"the full log: {log}")
 
 
-def _ca_hooks(ca_cert: Path | None) -> list[str]:
-    """Return hooks that configure the CA for mmdebstrap's apt, which runs outside the new system, then remove it."""
+def _ca_hooks(ca_cert: Path | None, folder: Path) -> list[str]:
+    """Return hooks that make mmdebstrap's apt, which runs outside the new system, trust the CA, then remove it.
+
+    It goes beside this machine's own CAs, in a file in `folder`: apt would trust no other.
+    """
     if ca_cert is None:
         return []
-    file = shlex.quote(str(ca_cert.resolve()))
-    write = f"""mkdir -p "$1/etc/apt/apt.conf.d"; printf 'Acquire::https::CAInfo "%s";\\n' {file} > "$1{CA_OPTION}" """
-    return [f"--setup-hook={write}", f'--customize-hook=rm "$1{CA_OPTION}"']
+    bundle = folder / "ca.pem"
+    bundle.write_bytes(b"\n".join(path.read_bytes() for path in (*OWN_CAS, ca_cert) if path.is_file()))
+    place = 'mkdir -p "$1/etc/apt/apt.conf.d"; printf \'Acquire::https::CAInfo "%s";\\n\''
+    return [
+        f'--setup-hook={place} "$1{CA_BUNDLE}" > "$1{CA_OPTION}"',
+        # mmdebstrap itself reads what it uploads; without root, its apt is another user, whom a home is closed to.
+        f"--setup-hook=upload {shlex.quote(str(bundle.resolve()))} {CA_BUNDLE}",
+        f'--customize-hook=rm "$1{CA_OPTION}" "$1{CA_BUNDLE}"',
+    ]
 
 
 def sources(distribution: str, folder: Path = APT) -> list[str]:

@@ -15,7 +15,7 @@ from tfbuild.context import dockerfile
 from tfbuild.errors import BadInput, UsageError
 from tfbuild.oci.manifests import digest_of
 from tfbuild.plan import Build, source
-from tfbuild.util.files import FOLDER_HINT, flush, temporary_folder, writing
+from tfbuild.util.files import flush, temporary_folder, writing
 
 # Characters that no file name in a context has: a script reads the names.
 NO_NAME = re.compile(r"[^\w.+-]", re.ASCII)
@@ -52,7 +52,7 @@ def write_context(build: Build, folder: Path, *, base_digest: str = "") -> Conte
     `base_digest`: see `own_files`. Raises UsageError if `folder` has anything else in it or cannot be written, DiskFull
     if no space is left.
     """
-    with writing(folder, FOLDER_HINT):
+    with writing(folder):
         _refuse_foreign(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with temporary_folder(f".{folder.name}-", folder.parent) as place:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from tfbuild.context import dockerfile
 from tfbuild.engine import faults
-from tfbuild.engine.build import NO_SPACE, PROXIES, BuildSettings
-from tfbuild.errors import BuildFailed, DiskFull, UsageError
+from tfbuild.engine.build import PROXIES, BuildSettings, failure
+from tfbuild.errors import UsageError
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import Builder, run_builder
@@ -217,12 +217,9 @@ class LocalBuilder:
         command = ["sh", f"{self.root}/mnt/{script}", *arguments]
         env = {**self._environment, **settings.build_args}
         code = process.logged(command, env, settings.log, read, settings.seconds)
-        if not code:
-            return
-        text = "".join(f"\n  {line}" for line in last if line.strip())
-        if any(NO_SPACE.search(line) for line in last):
-            raise DiskFull(f"the compile ran out of disk space{text}", hint=f"free some; the full log: {settings.log}")
-        raise BuildFailed(f"the wheel could not be compiled{text}", hint=f"the full log: {settings.log}")
+        if code:
+            lines = [line for line in last if line.strip()]
+            raise failure(lines, settings.log, what="the wheel could not be compiled", free="free some space")
 
     def end_bazel(self) -> None:
         """End Bazel's server, which outlives the script that started it, however that ended."""
