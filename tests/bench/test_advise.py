@@ -114,6 +114,15 @@ def test_a_library_is_the_same_wherever_it_lies() -> None:
     assert lines(of_image(image, experiment("allocator", allocators("large", 1.0, 1.5)))) == ["LD_PRELOAD="]
 
 
+def test_a_setting_of_an_allocator_that_the_image_replaces_is_advised_with_that_allocator() -> None:
+    tuned = {PRELOAD: "", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    arms = ("glibc", 2.0, {PRELOAD: ""}), ("huge pages", 1.0, tuned), ("TCMalloc", 2.0, {PRELOAD: TCMALLOC})
+    measured = experiment("allocator", sides("large", *arms))
+    assert lines(of_image({}, measured)) == ["GLIBC_TUNABLES=glibc.malloc.hugetlb=1"]
+    (line,) = lines(of_image({PRELOAD: "libjemalloc.so.2"}, measured))
+    assert line == "GLIBC_TUNABLES=glibc.malloc.hugetlb=1 LD_PRELOAD="
+
+
 def threads(name: str, one: float, *, spread: float = 0.01) -> CaseResult:
     return sides(name, ("the default", 1.0, {}), ("intra-op 1", one, {"TF_NUM_INTRAOP_THREADS": "1"}), spread=spread)
 

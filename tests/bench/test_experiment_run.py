@@ -53,8 +53,12 @@ def test_an_experiment_has_the_best_status_of_its_cases() -> None:
         ([lacking, cut], "truncated"),
         ([cut, whole], "truncated"),
         ([lacking], "skipped"),
+        ([lacking, not_begun("")], "truncated"),
+        ([lacking, measured(2, truncated=True)], "truncated"),
     ):
         assert ExperimentRun(row(), cases=cases).result().status == status
+    result = ExperimentRun(row(), cases=[lacking, not_begun("")]).result()
+    assert "GPU" not in result.reason, "more time would help"
 
 
 def test_what_is_measured_is_shown_with_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,6 +262,7 @@ def test_input_and_step_that_share_the_processors_are_no_input_bound() -> None:
     assert "the input takes the larger part" in overlapped(0.4, 1.0, 1.4, prefetch=2)
     assert overlapped(0.6, 1.0, 1.05, prefetch=2) == "input-bound", "the step costs nothing beside it"
     assert overlapped(1.0, 0.05, 1.04, prefetch=2) == "compute-bound", "the input takes nothing to share"
+    assert overlapped(0.05, 1.0, 1.0, prefetch=2) == "input-bound", "a GPU's step: there was no more to save"
     assert overlapped(1.0, 1.0, 2.0).startswith("input-bound: input and step take turns")
 
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.measure.host import HOST
 from tests.measure.test_evaluate import made_up, sample
 from tests.pages.test_charts import texts
 from tests.rows import each
@@ -31,6 +30,7 @@ from tfbuild.measure.records import (
     CaseResult,
     ExperimentResult,
     Finding,
+    Host,
     Round,
     Software,
     Subject,
@@ -41,6 +41,9 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 GUIDE = RESULTS / "guide.json"
 IMAGE = "sha256:0123456789abcdef"
 ENV = {"TF_ENABLE_ONEDNN_OPTS": "1"}
+HOST = Host(
+    cpu="AMD EPYC", flags=("avx",), machine="x86_64", kernel="6.1.0", cpus=2, quota=None, memory=2**14, engine="20.10"
+)
 
 
 def case(

@@ -347,6 +347,18 @@ def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(error: T
     assert (run.interrupted, run.runs, told.getvalue()) == (True, [], f"bench: {error.reason}\n")
 
 
+def test_an_environment_that_is_removed_costs_nothing_that_was_measured() -> None:
+    class Removed(BenchEngine):
+        def image(self, ref: str) -> Image:
+            if self.script.times("sample", "decode_and_crop"):
+                raise UsageError(f"{ref} has no Python")
+            return super().image(ref)
+
+    report, _, told = bench("jpeg", "layout", rounds=6, engine=Removed(Script()))
+    assert (report.interrupted, statuses(report)) == (True, {"jpeg": "measured"})
+    assert told.endswith(f"bench: {ID} has no Python\n")
+
+
 class Refusing(BenchEngine):
     def run(self, ref: str, command: list[str], **options: Any) -> ContainerRun:
         if "probe" not in command:

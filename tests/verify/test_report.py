@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.test_page import HOSTILE, ParsedPage
-from tests.measure.host import HOST
+from tests.bench.test_report import HOST
 from tests.pages.test_charts import texts
 from tests.verify.test_throughput import judged, rounds
 from tfbuild.errors import VerificationFailed

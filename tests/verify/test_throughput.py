@@ -108,6 +108,9 @@ def test_there_is_no_verdict_if_the_image_differs_from_itself() -> None:
     check = throughput.judge_speed(result)
     assert check.status == "skip"
     assert "too noisy" in check.detail
+    for bias in (0.9, 1.1):
+        slow = throughput.judge_speed(judged(rounds(0.3, spread=0.01, seed=1, bias=bias)))
+        assert slow.status == "fail", "a tenth of noise does not explain a third of the speed"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """What to change, by a report: settings and lines of code that gained somewhere and lost nowhere. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from tfbuild import facts
@@ -173,7 +173,8 @@ def _settings(report: BenchReport, current: CurrentSettings) -> Iterator[Advice]
     taken: set[str] = set()
     for own in sorted(good, key=lambda own: -max(one.median for one in own)):
         arm = own[0].arm
-        names = {name for name, _ in current.change(own[0].other, arm)}
+        # All that differs from what is in place: an image may have an allocator that no arm has.
+        names = {name for name, _ in current.change(replace(arm, env={}), arm)}
         if not names & taken:
             taken |= names
             line = " ".join(f"{name}={arm.env.get(name, '')}" for name in sorted(names))

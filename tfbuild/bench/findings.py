@@ -110,7 +110,8 @@ def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limi
     """Say what limits the arm if its input and its step together take as long as one after the other.
 
     A pipeline that prefetches runs both at once, so they share the CPUs, and making either cheaper helps. Without
-    prefetching they take turns.
+    prefetching they take turns. Where one of the two is short, running both at once saves no more even if nothing is
+    shared, and so shows nothing.
     """
     base = case.arms[0]
     names = {base.name, arm.name, input_alone.name}
@@ -119,11 +120,15 @@ def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limi
     def item(arm: ArmResult, samples: Mapping[str, Sample]) -> float:
         return wall(samples[arm.name]) / arm.items
 
-    saved = interval([(item(base, row) + item(input_alone, row)) / item(arm, row) for row in rounds])
+    apart = [(item(base, row), item(input_alone, row)) for row in rounds]
+    saved = interval([sum(both) / item(arm, row) for both, row in zip(apart, rounds, strict=True)])
+    most = interval([sum(both) / max(both) for both in apart])
     if limit == BOUNDS[0] or saved is None or saved.high > SHARED:
         return limit
     if not arm.params.get("prefetch"):
         return f"{limit}: input and step take turns, because nothing is prefetched"
+    if most is None or most.low <= SHARED:
+        return limit
     step, read = 1 / _rate(base), 1 / _rate(input_alone)
     larger, share = ("the step", step) if step >= read else ("the input", read)
     return (

@@ -55,11 +55,12 @@ class ExperimentRun:
 
 
 def _outcome(cases: Sequence[CaseResult]) -> tuple[str, str]:
-    """Return the experiment's status, truncated if a case is, and the reason if nothing was measured."""
+    """Return the experiment's status, truncated if a case is, and the reason if nothing was measured: that of the first
+    case that could run here, if any could."""
     statuses = [case.status for case in cases]
     if any(case.band and case.status in (records.MEASURED, records.TRUNCATED) for case in cases):
         return (records.TRUNCATED if records.TRUNCATED in statuses else records.MEASURED), ""
-    first = cases[0] if cases else None
+    first = next((case for case in cases if case.status != records.SKIPPED), cases[0] if cases else None)
     return (first.status, first.reason) if first else (records.SKIPPED, "it has no case")
 
 
@@ -148,7 +149,8 @@ class Session:
     def run(self, rows: Sequence[Experiment]) -> None:
         """Measure the experiments in order; Ctrl-C ends it, and so does an engine that is lost or refuses.
 
-        Raises UsageError for a model of the user's own that cannot run, before anything is measured.
+        Raises UsageError before anything is measured, for a model of the user's own that cannot run, or an environment
+        that is gone.
         """
         clock = Clock(
             self.end, [sum(self._seconds(row, case) for case in row.cases(self.settings.quick)) for row in rows]
@@ -159,9 +161,9 @@ class Session:
                 for row in rows:
                     self._require_image()
                     self._experiment(row, pool, clock)
-        except UsageError:
-            raise
         except (KeyboardInterrupt, TfbuildError) as error:
+            if isinstance(error, UsageError) and not any(case.rounds for run in self.runs for case in run.cases):
+                raise
             self.interrupted = True
             if isinstance(error, TfbuildError):
                 self.progress(f"bench: {error.reason}")
