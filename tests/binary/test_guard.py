@@ -209,7 +209,6 @@ def test_a_call_that_cannot_be_followed_is_told(how: dict[str, Any], told: str, 
     [
         ("MOST_BYTES", 1000, "bytes: too large to be a library"),
         ("MOST_SECTIONS", 5, "a sane number of sections"),
-        ("MOST_TABLE", 40, "is far too large"),
         ("MOST_FUNCTIONS", 2, "far too often"),
     ],
 )

@@ -8,7 +8,6 @@ import os
 import re
 import socketserver
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
@@ -17,13 +16,12 @@ import pytest
 
 from tests.commandline import invoke
 from tests.cpu.machines import machine
-from tests.engine.api import EngineApi
 from tests.oci.fake_registry import FakeRegistry, connect
 from tests.oci.fake_registry import fake as fake
 from tests.publish.fake_images import INDEXES, gather, labels_of_plan
 from tests.publish.fake_images import image as published_image
 from tests.rows import each
-from tests.servers import running, serving
+from tests.servers import Handler, running, serving
 from tfbuild.cli.options import registry_of
 from tfbuild.cpu import parse
 from tfbuild.errors import Stale, Unfinished, UsageError, Yanked
@@ -35,11 +33,14 @@ LABELS = labels_of_plan("2.20.0", "x86-64-v3")
 NAME = LABELS["io.tfbuild.id"]
 
 
-class FakeEngine(EngineApi, BaseHTTPRequestHandler):
+class FakeEngine(Handler):
     """Lists and pulls the images in `images`, by their names."""
 
     images: dict[str, dict[str, Any]]
     arch = "amd64"
+
+    def answer(self, content: object, code: int = 200) -> None:
+        self.say(code, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
     def do_GET(self) -> None:
         name, _, what = self._path().rpartition("/")

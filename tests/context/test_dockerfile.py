@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -156,21 +155,6 @@ def test_a_failure_leaves_the_earlier_context_and_nothing_else(tmp_path: Path) -
 
 
 # --- the digest -------------------------------------------------------------------------------------------------------
-
-
-CHANGES: tuple[dict[str, Any], ...] = (
-    {"release": "2.20.0"}, {"python": "3.12"}, {"target": "cpu"}, {"with_headers": True}, {"copts": ("--copt=-mavx2",)},
-    {"instruction_set": isa.resolve("x86-64-v3", arch="x86_64")}, {"base_image": "debian:bookworm"},
-    {"threading": "openmp"}, {"wheel": Wheel(kind="official", requirement="tensorflow-cpu==2.21.0", constraints=())},
-)  # fmt: skip
-
-
-def test_whatever_shapes_the_image_changes_the_digest(tmp_path: Path) -> None:
-    digests = [
-        build_context.write_context(official(**change), tmp_path / str(number)).digest
-        for number, change in enumerate(({}, *CHANGES))
-    ]
-    assert len({*digests}) == len(digests)
 
 
 def test_the_base_is_part_of_the_images_digest(tmp_path: Path) -> None:

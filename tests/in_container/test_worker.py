@@ -16,7 +16,7 @@ from tfbuild.bench import command
 from tfbuild.bench.session import Settings
 from tfbuild.in_container.bench import worker
 from tfbuild.in_container.smoke import probes
-from tfbuild.measure import experiments
+from tfbuild.measure import experiments, rounds
 from tfbuild.measure.records import BenchReport
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
@@ -51,6 +51,14 @@ def refused(): raise Unfit("not on this CPU")
 
 @workload
 def reshaped(): return FunctionWork(lambda x: tf.reshape(x, tf.cast(x, tf.int32)), tf.ones([2]))
+
+@workload
+def exported(path):
+    module = tf.Module()
+    signature = [tf.TensorSpec([None, None, 64], name="x")]
+    module.served = tf.function(lambda x: tf.matmul(x, x, transpose_b=True), input_signature=signature)
+    tf.saved_model.save(module, path, signatures=module.served)
+    return Asleep()
 '''
 Ask = Callable[..., dict[str, Any]]
 
@@ -168,6 +176,13 @@ def test_a_precision_has_its_error(ask: Ask) -> None:
     assert prepared(ask, "model", name="transformer").error is None, "the last one's policy is not this one's"
 
 
+@pytest.fixture
+def no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other tests each round is disturbed, and would be run three times (tests/measure/test_workers.py)."""
+    monkeypatch.setattr(rounds, "MOST_REPEATS", 0)
+
+
+@pytest.mark.usefixtures("no_repeats")
 def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_path: Path) -> None:
     row = experiments.select_experiments(["jpeg"], quick=True)
     settings = Settings(mode="quick", budget=300, rounds=6)
@@ -178,22 +193,15 @@ def test_an_installed_tensorflow_is_measured_without_an_engine(python: str, tmp_
     assert [arm.status for case in report.experiments[0].cases for arm in case.arms] == ["measured"] * 2
 
 
-SAVE = """
-import sys, tensorflow as tf
-module = tf.Module()
-signature = [tf.TensorSpec([None, None, 64], name="x")]
-module.served = tf.function(lambda x: tf.matmul(x, x, transpose_b=True), input_signature=signature)
-tf.saved_model.save(module, sys.argv[1], signatures=module.served)
-"""
-
-
 @pytest.fixture(scope="module")
-def mine(python: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def mine(running: tuple[Ask, int], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Saved by the worker, which has imported TensorFlow already."""
     folder = str(tmp_path_factory.mktemp("saved") / "mine")
-    subprocess.run([python, "-c", SAVE, folder], check=True, capture_output=True)
+    assert running[0]("once", workload="exported", params={"path": folder})["reason"] == ""
     return folder
 
 
+@pytest.mark.usefixtures("no_repeats")
 def test_a_saved_model_of_the_user_s_own_is_measured(mine: str, python: str, tmp_path: Path) -> None:
     chosen = command.with_saved_model(Settings(mode="budget", budget=600, rounds=6), [mine], ["x=1,16,64"], "")
     rows = command.rows_of(["batchsize"], chosen, [mine], "")

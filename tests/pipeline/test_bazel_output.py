@@ -109,8 +109,8 @@ def test_a_lack_of_memory_is_recognised(line: str) -> None:
 
 
 INVALID = (
-    *(("time_limit", text) for text in ("5", "m", "0m", "-1h", "9999999999999h")),
-    *(("jobs", text) for text in ("0", "many", "²")),
+    *(("time_limit", text) for text in ("5", "5x", "m", "0m", "-1h", "9999999999999h")),
+    *(("jobs", text) for text in ("0", "08", "1000000", "8 cores", "²")),
     *(("mirror", text) for text in ("ftp://example.org", "file:///srv", "http://")),
     ("reuse", "x\ny"),
     ("network", "bridge2"),
@@ -121,6 +121,7 @@ INVALID = (
 def test_invalid_options_are_refused(name: str, text: str) -> None:
     with pytest.raises(UsageError) as caught:
         run_of(RunRequest(**{name: text}), None)  # type: ignore[arg-type]
+    assert repr(text) in caught.value.reason
     assert caught.value.hint
 
 

@@ -4,18 +4,17 @@ The tools are the real ones, as network.sh sets them up, with shorter times; the
 """
 
 import hashlib
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests import broken
+from tests.publish.wheels import zipped
 from tfbuild.context.dockerfile import TEMPLATES
 from tfbuild.errors import BadInput, BuildFailed
 from tfbuild.pipeline import diagnosis
@@ -109,25 +108,15 @@ def test_a_download_by_pip_names_its_cause_and_no_half_wheel_is_kept(fault: str,
     assert not sound or server.requested[-1] == f"/{wheel}"
 
 
-def wheel_of(code: str) -> bytes:
-    """The wheel x-1.0, whose module has this code."""
-    info, packed = "x-1.0.dist-info", io.BytesIO()
-    files = {
-        "x.py": code,
-        f"{info}/METADATA": "Metadata-Version: 2.1\nName: x\nVersion: 1.0\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    with zipfile.ZipFile(packed, "w") as wheel:
-        for name, text in files.items():
-            wheel.writestr(name, text)
-        wheel.writestr(f"{info}/RECORD", "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD")))
-    return packed.getvalue()
-
-
 @pytest.mark.slow
 def test_a_damaged_cache_of_pip_s_is_not_installed_from_and_fails_no_build(tmp_path: Path) -> None:
     """The index names digests, as PyPI's does. What no run can use any more is downloaded again, and pip goes on."""
-    content = wheel_of("word = 'right'\n")
+    members = {
+        "x.py": b"word = 'right'\n",
+        "x-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: x\nVersion: 1.0\n",
+        "x-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    content = zipped(tmp_path / "x.whl", members).read_bytes()
     link = f"x-1.0-py3-none-any.whl#sha256={hashlib.sha256(content).hexdigest()}"
     pages = {"/simple/x/": f'<a href="/{link}">x</a>'.encode(), "/x-1.0-py3-none-any.whl": content}
     script = (TEMPLATES / "pip.sh").read_text().replace("/mnt/", f"{tmp_path}/mnt/")

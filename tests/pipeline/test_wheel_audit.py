@@ -4,13 +4,13 @@ import io
 import json
 import shutil
 import subprocess
-import zipfile
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
 from tests.plan.test_selection import chosen
+from tests.publish.wheels import zipped
 from tests.rows import each
 from tfbuild.errors import BuildFailed
 from tfbuild.pipeline import wheel as wheels
@@ -55,12 +55,7 @@ def test_a_name_that_promises_too_much_is_reported(official: Audit) -> None:
 
 
 def wheel(folder: Path, files: dict[str, bytes]) -> Path:
-    path = folder / "thing-1.0-cp311-cp311-linux_x86_64.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in {**INFO, **files}.items():
-            archive.writestr(name, content)
-        archive.writestr("thing-1.0.dist-info/RECORD", "".join(f"{name},,\n" for name in (*INFO, *files)))
-    return path
+    return zipped(folder / "thing-1.0-cp311-cp311-linux_x86_64.whl", {**INFO, **files})
 
 
 def audited(folder: Path, code: str, *options: str) -> Audit:

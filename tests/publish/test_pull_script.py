@@ -190,13 +190,6 @@ def test_pythons_are_compared_as_text(python: str, code: int, hostile: type[Host
     assert pull_script(tmp_path, f"{hostile.host}/us/x", "latest", "mkl", python).returncode == code
 
 
-def test_of_equally_fast_images_the_newest_python_is_taken(hostile: type[Hostile], tmp_path: Path) -> None:
-    named = {python: f"2.20.0-mkl-py{python}-x" for python in ("3.9", "3.12", "3.11")}
-    rows = [row(python, cpuinfo="avx", python=python, id=name, speed="1") for python, name in named.items()]
-    hostile.index = listed(*rows)
-    assert pull_script(tmp_path, f"{hostile.host}/us/x").stdout.endswith(f" {named['3.12']}\n")
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -72,7 +72,8 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Environments:
     pip = [sys.executable, "-m", "pip"]
     for version in PIPS:
         python = str(folder / f"pip {version}" / "bin" / "python")
-        subprocess.run([*pip, "--python", python, "install", "--quiet", f"pip=={version}"], check=True)
+        # What it uses of itself is compiled as it is used.
+        subprocess.run([*pip, "--python", python, "install", "--quiet", "--no-compile", f"pip=={version}"], check=True)
     subprocess.run([*pip, "install", "--quiet", "--target", str(folder / "uv"), f"uv=={UV}"], check=True)
     return Environments(folder=folder)
 

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import tempfile
+from functools import cache
 
 import tensorflow as tf
 from in_container.bench import workloads
@@ -87,6 +88,7 @@ class Models(tf.Module):
         return tf.strings.split(text).to_tensor()
 
 
+@cache
 def saved(name):
     """Return the folder of the SavedModel of a function; of no function, one without a signature."""
     module, folder = Models(), tempfile.mkdtemp()
