@@ -70,7 +70,7 @@ if [ -n "$clear" ] || [ ! -x .venv/bin/python ] || [ ! -x .venv/bin/pip ]; then
             exit 1
         fi
         say "installing $package"
-        # Where the update fails, because of a third party's source or of another apt, what counts is the package.
+        # Another source that fails, or another apt that runs, need not keep this package from being installed.
         apt-get update -qq || true
         DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends \
             "$package"
@@ -86,7 +86,7 @@ if cmp -s "$lock" ".venv/$lock"; then
 else
     say "installing $lock"
     rm -f .venv/requirements*.lock
-    # Where pip was stopped in the middle of a package, it takes that for the whole; it names itself at the end.
+    # A pip that was killed can leave part of a package, which the next one takes for installed. INSTALLER comes last.
     for info in .venv/lib/python*/site-packages/*.dist-info; do
         [ -e "$info/INSTALLER" ] || rm -rf "$info"
     done

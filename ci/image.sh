@@ -42,7 +42,7 @@ if [ -n "${TFBUILD_REGISTRY:-}" ]; then
             # Often only its indexes are missing.
             code=0
             said=$($invoke push "$id" --registry "$TFBUILD_REGISTRY" --indexes) || code=$?
-            # A job of this run that failed has pushed it: with its digest, for an attestation.
+            # An earlier attempt of this job pushed it: print its digest, so that it gets an attestation.
             [ "$code" != 0 ] || [ "${GITHUB_RUN_ATTEMPT:-1}" = 1 ] || echo "$said"
             # A failing registry, or a conflict with another push, is no reason to compile again.
             [ "$code" = 30 ] || exit "$code"

@@ -110,8 +110,8 @@ def _shared_limit(case: CaseResult, arm: ArmResult, input_alone: ArmResult, limi
     """Say what limits the arm if its input and its step together take as long as one after the other.
 
     A pipeline that prefetches runs both at once, so they share the CPUs, and making either cheaper helps. Without
-    prefetching they take turns. Where one of the two is short, running both at once saves no more even if nothing is
-    shared, and so shows nothing.
+    prefetching they take turns. If one of the two is short, running both at once saves little even where nothing is
+    shared; then nothing is said of sharing.
     """
     base = case.arms[0]
     names = {base.name, arm.name, input_alone.name}

@@ -55,8 +55,10 @@ class ExperimentRun:
 
 
 def _outcome(cases: Sequence[CaseResult]) -> tuple[str, str]:
-    """Return the experiment's status, truncated if a case is, and the reason if nothing was measured: that of the first
-    case that could run here, if any could."""
+    """Return the experiment's status, truncated if a case is, and the reason if nothing was measured.
+
+    The status and reason are then those of the first case that could run here, or else of the first.
+    """
     statuses = [case.status for case in cases]
     if any(case.band and case.status in (records.MEASURED, records.TRUNCATED) for case in cases):
         return (records.TRUNCATED if records.TRUNCATED in statuses else records.MEASURED), ""

@@ -42,7 +42,7 @@ KEPT_DOCS = ("doc/*/copyright", "locale/locale.alias")
 MERGED_USR = Path("/usr/share/mmdebstrap/hooks/maybe-merged-usr")
 # A site may serve packages over https with its own CA. apt's sources stay in the image; that CA must not.
 CA_OPTION, CA_BUNDLE = "/etc/apt/apt.conf.d/99tfbuild-ca", "/etc/apt/tfbuild-ca.pem"
-# The CAs of this machine itself: on Debian, and on Fedora and RHEL.
+# The CAs of this machine, as in templates/network.sh: on Debian, and on Fedora and RHEL.
 OWN_CAS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
 APT = Path("/etc/apt")
 SERVED = re.compile(r"(?:mirror\+)?https?://")

@@ -221,10 +221,7 @@ def _known(folder: Path, again: Container[str]) -> tuple[list[IndexedWheel], lis
         return [], [], ""
     known = read_list(read_regular(path, MOST_BYTES), str(path))
     if wrong := next((row for row in known.wheels if not is_sound(row)), None):
-        raise BadInput(
-            f"{path} does not agree with the name of {printable(wrong.file)}",
-            hint="another version of tfbuild may have written it, or somebody else",
-        )
+        raise BadInput(f"{path} does not agree with the name of {printable(wrong.file)}", hint=wheel_rows.FOREIGN_HINT)
     gone = [row for row in known.wheels if row.sha256 not in again and not _has_size(folder / row.file, row.size)]
     return [row for row in known.wheels if row not in gone], gone, known.url
 

@@ -31,6 +31,7 @@ from tfbuild.util.files import decode
 SCHEMA = "tfbuild.index/1"
 CHOICES_FILE = "choose.json"
 MOST_BYTES = 16 << 20
+FOREIGN_HINT = "another version of tfbuild may have written it, or somebody else"
 GLIBC = re.compile(r"[0-9]{1,4}(?:\.[0-9]{1,4}){1,2}")
 
 
@@ -125,9 +126,7 @@ def read_list(content: bytes, origin: str) -> WheelList:
             raise ValueError(f"its schema is {schema!r}, not {SCHEMA}")
         return decode(content, WheelList)
     except ValueError as error:
-        raise RegistryRefused(
-            f"{origin} cannot be used: {error}", hint="another version of tfbuild may have written it, or somebody else"
-        ) from error
+        raise RegistryRefused(f"{origin} cannot be used: {error}", hint=FOREIGN_HINT) from error
 
 
 def oldest_glibc(platforms: Iterable[str]) -> str:

@@ -130,8 +130,8 @@ def _run(verification: Verification) -> Judgement:
 def judge_speed(result: Throughput) -> Judgement:
     """Fail only where the whole interval of the CPU-time ratio lies under 0.95 of the baseline's speed.
 
-    It must also lie under that of the image against itself. If the image differs from itself by as much, the machine is
-    too noisy to tell, unless the image is too slow by more than that difference too.
+    It must also lie under that of the image against itself. A machine on which the image differs from itself by as much
+    is too noisy to tell, unless the image is too slow even after that difference is taken off.
     """
     summary = (
         f"{result.effect}: {ratio_text(result.cpu)} of the baseline's speed in CPU time, {ratio_text(result.wall)} in "
