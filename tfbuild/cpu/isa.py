@@ -110,6 +110,11 @@ def relevant(features: Iterable[str]) -> frozenset[str]:
     return facts.closure(row.name for row in rows if row.relevant and row.unless not in held)
 
 
+def shared(cpu: Cpu) -> frozenset[str]:
+    """Return what a CPU can have in common with others: its relevant features, also those that another one replaces."""
+    return frozenset(name for name in of_cpu(cpu, exact=True).features if facts.feature(name).relevant)
+
+
 def left_out(feature: str) -> str:
     """Return why a CPU's set does not keep a feature that the CPU has."""
     row = facts.feature(feature)
@@ -153,10 +158,9 @@ def resolve(text: str, *, arch: str, host: Cpu | None = None) -> InstructionSet:
         named = [word.removeprefix("+") for word in words if not word.startswith("-")]
         if not named:
             raise Unsupported(f"{text!r} names no CPU, level or feature", hint=_nearest(text, arch))
-        sets = {word: _meaning(word, arch, host, exact) for word in named}
+        sets = {word: _meaning(word, arch, host, exact, without) for word in named}
         _refuse_two_cpus({word: held for word, held in sets.items() if _is_cpu(word, arch)}, arch)
-        held = facts.closure(frozenset().union(*sets.values()))
-        return instruction_set((name for name in held if not facts.closure([name]) & without), arch)
+        return instruction_set(_left(facts.closure(frozenset().union(*sets.values())), without), arch)
     except Unsupported:
         path = re.sub(rf"(,{EXACT})+$", "", text)
         if means_host(text) or not is_recording(path):
@@ -203,21 +207,28 @@ def _parts(text: str) -> list[str]:
     return [AS_FLAG.sub("", part.strip()) for part in SEPARATOR.split(text) if part.strip()]
 
 
-def _meaning(word: str, arch: str, host: Cpu | None, exact: bool) -> frozenset[str]:
-    """Return the features that one word of --cpu stands for."""
+def _left(features: frozenset[str], without: frozenset[str]) -> frozenset[str]:
+    """Return those of the features that need none of `without`."""
+    return frozenset(name for name in features if not facts.closure([name]) & without)
+
+
+def _meaning(word: str, arch: str, host: Cpu | None, exact: bool, without: frozenset[str]) -> frozenset[str]:
+    """Return the features that one word of --cpu stands for; a CPU's are those that count where it lacks `without`."""
     if word == "host":
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
             raise Unsupported("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
-        return frozenset(of_cpu(host, exact=exact).features)
+        own = _left(frozenset(of_cpu(host, exact=True).features), without)
+        return own if exact else relevant(own)
     if (level := facts.level(word, arch)) is not None:
         return level.features
     if (held := _of_name(word, arch)) is not None:
+        held = _left(held, without)
         return held if exact else relevant(held)
     if (held := _named(word, arch)) is not None:
         return held
     if (row := names.find_product(word)) is not None and row.arch == arch:
-        return frozenset().union(*(_meaning(part, arch, host, exact) for part in row.cpu.split(",")))
+        return frozenset().union(*(_meaning(part, arch, host, exact, without) for part in row.cpu.split(",")))
     if len(models := names.models_beginning(word)) > 1 or (models and row is None):
         known = ", ".join(f"{model} ({cpu})" for cpu, model in [*models.items()][:MOST_MODELS])
         raise Unsupported(

@@ -128,7 +128,8 @@ def read_py_cpuinfo(text: str, origin: str) -> Reading:
     arch = {"X86_64": "x86_64", "ARM_8": "aarch64"}.get(record.arch, "")
     if not arch or not record.flags:  # it has none without a PATH, and on Apple's own CPUs
         raise refusal(origin, "it has no flags of an X86_64 or ARM_8 CPU")
-    cores = (canonical(record.flags, arch),)
+    # macOS's name, which py-cpuinfo passes on; for everybody else "avx10" is another feature.
+    cores = (canonical(("avx" if flag == "avx1.0" else flag for flag in record.flags), arch),)
     return Reading(arch=arch, vendor=record.vendor_id_raw, model=record.brand_raw, cores=cores)
 
 

@@ -146,9 +146,9 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
     It gives up the least estimated speed, summed over the hosts; then the fewest features where there is no estimate
     (aarch64); then it has the fewest images, and leaves the fewest features unused.
     """
-    sets = {name: isa.of_cpu(cpu) for name, cpu in hosts.items()}
-    counts = Counter(frozenset(own.features) for own in sets.values())
-    archs = {frozenset(own.features): own.arch for own in sets.values()}
+    sets = {name: isa.shared(cpu) for name, cpu in hosts.items()}
+    counts = Counter(sets.values())
+    archs = {sets[name]: cpu.arch for name, cpu in hosts.items()}
     if most < (platforms := len(set(archs.values()))):
         raise UsageError(
             f"--images {most} is too few for {platforms} platforms", hint=f"use --images {platforms} or more"
@@ -161,9 +161,9 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
         return (0, unused, unused) if share is None else (round(count * share * 10_000), 0, unused)
 
     images, proved = cover(sorted(archs, key=sorted), most, loss)
-    served = {name: best(frozenset(own.features), images, loss) or frozenset() for name, own in sets.items()}
+    served = {name: best(own, images, loss) or frozenset() for name, own in sets.items()}
     groups = {image: [name for name in sets if served[name] == image] for image in set(served.values())}
-    compiled = {image: isa.instruction_set(image, sets[names[0]].arch) for image, names in groups.items()}
+    compiled = {image: isa.instruction_set(isa.relevant(image), hosts[own[0]].arch) for image, own in groups.items()}
     order = sorted(groups, key=lambda image: (compiled[image].arch, -len(compiled[image].features), sorted(image)))
     return Fleet(
         schema=SCHEMA,
@@ -173,13 +173,13 @@ def choose(hosts: Mapping[str, Cpu], most: int) -> Fleet:
         hosts=tuple(
             CoveredHost(
                 name=name,
-                model=cpu.model,
-                instruction_set=sets[name].name,
+                model=hosts[name].model,
+                instruction_set=own.name,
                 image=order.index(served[name]),
-                loss=speed_loss(frozenset(sets[name].features), served[name], cpu.arch),
-                unused=tuple(feature for feature in sets[name].features if feature not in served[name]),
+                loss=speed_loss(sets[name], served[name], own.arch),
+                unused=tuple(feature for feature in own.features if feature not in compiled[served[name]].features),
             )
-            for name, cpu in hosts.items()
+            for name, own in ((name, isa.of_cpu(cpu)) for name, cpu in hosts.items())
         ),
     )
 
