@@ -20,7 +20,7 @@ PYTHON = re.compile(
 )
 FILES: Mapping[str, str] = {
     "page.html": "<html><body>404 Not Found</body></html>\n", "empty.txt": "", "notes.txt": "nothing about a CPU\n",
-    "broken.json": '{"schema": ',
+    "broken.json": '{"schema": ', "a b/file": "",
     "hosts/web1": "processor : 0\nvendor_id : GenuineIntel\nmodel name : made up\nflags : fpu lm sse sse2 pni\n",
     "unknown.toml": 'relase = "2.20"\n', "number.toml": "python = 3.10\n", "empty.toml": 'release = ""\n',
     "row.toml": '[[build]]\nrelease = "9.9"\n', "run.toml": "[[build]]\njobs = 8\n",

@@ -51,6 +51,7 @@ BUILT = ("bazel-flag", "configure")
         ("https://host:443/v2/x@sha256:abc", "https://host:443/v2/x@sha256:abc"),
         ("host:5000/us/x:2.21@sha256:abc", "host:5000/us/x:2.21@sha256:abc"),
         ("tfbuild:2.21.0-mkl@sha256:abc", "tfbuild:2.21.0-mkl@sha256:abc"),
+        ("docker://ubuntu:22.04@sha256:abc", "docker://ubuntu:22.04@sha256:abc"),
         ("git@github.com:us/x", "git@github.com:us/x"),
         ("https://[::1]:80/x", "https://[::1]:80/x"),
         ("is it https://host/x? Yes", "is it https://host/x? Yes"),

@@ -24,6 +24,7 @@ from tfbuild.cli.verbs import VERBS
 from tfbuild.engine import daemon
 from tfbuild.errors import EngineMissing, RegistryRefused, VerificationFailed
 from tfbuild.measure import records
+from tfbuild.pipeline import build_context
 from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline.maker import Maker
 from tools import verbs as development
@@ -130,6 +131,7 @@ ID = "2.20.0-mkl-py3.11-x86-64-v3"
     [
         (("build",), "tfbuild:x\n", "", {"image": "tfbuild:x", "verified": False}),
         (("wheel",), "dist/x.whl\n", "", {"id": ID, "wheel": "dist/x.whl", "sidecar": "dist/x.json", "sha256": "00"}),
+        (("dockerfile",), "context\n", "", {"id": ID, "folder": "context", "digest": "00"}),
         (
             ("bundle", "--wheel-only"),
             "bundle.tar\n",
@@ -145,6 +147,7 @@ def test_what_was_made_is_printed(
     wheel = SimpleNamespace(wheel=Path("dist/x.whl"), sidecar=Path("dist/x.json"), sha256="00", library=None)
     monkeypatch.setattr(Maker, "build", lambda *_: SimpleNamespace(report=None, image="tfbuild:x"))
     monkeypatch.setattr(Maker, "wheel", lambda *_: wheel)
+    monkeypatch.setattr(build_context, "write_context", lambda *_, **__: SimpleNamespace(folder="context", digest="00"))
     monkeypatch.setattr(Maker, "bundle", lambda _, __, path, **___: path.write_bytes(bytes(1000)))
     request = ("--release", "2.20.0", "--python", "3.11", "--cpu", "x86-64-v3", "--platform", "linux/amd64")
     done = invoke(*words, *request, cwd=tmp_path)

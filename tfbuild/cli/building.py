@@ -1,5 +1,6 @@
 """The verbs that make images, wheels and bundles, and those that check and measure them."""
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -118,8 +119,10 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
     """Download everything that a build needs, as images in one file, for building offline with `--mirror FILE`."""
     from tfbuild.pipeline.maker import Maker, downloads
 
-    if Path(output).is_dir():
-        raise UsageError(f"--output {output} is a folder, and a bundle is a file", hint=f"--output {output}/bundle.tar")
+    # The file takes the place of what has its name: as root, even of /dev/null.
+    if (path := Path(output)).exists() and not path.is_file():
+        free = shlex.quote(str(path / "bundle.tar")) if path.is_dir() else "bundle.tar"
+        raise UsageError(f"--output {output} is not a file, and a bundle is one", hint=f"--output {free}")
     run = run_of(options)
     chosen = select_at_engine(make(Request, options), run)
     print_notes(chosen)
@@ -133,7 +136,7 @@ def bundle(*, output: str, wheel_only: bool, dry_run: bool, json: bool, **option
         return
     Maker(run=run).bundle(builds, Path(output), wheel_only=wheel_only)
     size = Path(output).stat().st_size
-    said = f"{size / 1e9:.2f} GB; `--mirror {output}` builds from it without a network"
+    said = f"{size / 1e9:.2f} GB; `--mirror {shlex.quote(output)}` builds from it without a network"
     result({**document, "bytes": size}, output, said, json=json)
 
 
@@ -239,19 +242,23 @@ def finish(report: "Report | None", image: str, *, json: bool) -> None:
 )
 def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) -> None:
     """Show what SUBJECT (wheel, image, installed package or library) was compiled for; nothing in it is run."""
+    from tfbuild.binary import inspector
     from tfbuild.engine import Engine
 
+    of_image = inspector.is_image(subject)
     if sbom:
         from tfbuild.publish import sbom as bills
+
+        if full or not of_image:
+            raise UsageError("--sbom is for an image, and without --full", hint="invoke inspect IMAGE --sbom")
 
         connected = Engine.connect(engine)
         image = connected.image(image_on(connected, subject))
         sys.stdout.write(bills.document(image, bills.read_contents(connected, image.id)).decode())
         return
-    from tfbuild.binary import inspector
     from tfbuild.verify import libraries
 
-    if inspector.is_image(subject):
+    if of_image:
         connected = Engine.connect(engine)
         inspection = libraries.inspect_image(connected, image_on(connected, subject), full=full, progress=Progress())
     else:

@@ -73,6 +73,7 @@ def ending() -> Iterator[None]:
             ended.hint = as_typed(ended.hint)
             with suppress(OSError):
                 print(ended, file=sys.stderr)
+            output.flush_stdout()  # the error's exit code counts, even if nobody reads what was printed before
             raise SystemExit(ended.exit_code) from None
 
 

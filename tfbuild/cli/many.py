@@ -48,7 +48,7 @@ def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
         "only": ([], "keep rows whose identifier matches this glob, such as '*-mkl-py3.12-*' (repeatable)", "GLOB"),
         "format": ("table", "output format: table, json, bake, github or gitlab (default: table)"),
         "runner": ([], "WHEEL[:PLATFORM]=LABEL: the CI runner for these rows: source=my-large (repeatable)", "RUNNER"),
-        "output": ("build/bake", "folder for the build contexts of --format bake (default: build/bake)", "PATH"),
+        "output": ("", "folder for the build contexts of --format bake (default: build/bake)", "PATH"),
     },
     examples=(
         "invoke matrix --format github --only '*-mkl-*'",
@@ -68,12 +68,14 @@ def matrix(
     if runner and not form.ci:
         systems = (f"--format {name}" for name, other in formats.FORMATS.items() if other.ci)
         raise UsageError("--runner applies to CI jobs only", hint=" or ".join(systems))
+    if output and not form.contexts:
+        raise UsageError("--output is the folder of --format bake", hint="leave it out, and redirect stdout: > FILE")
     requested = {name if name == "only" else f"{name}s": tuple(values) for name, values in chosen.items()}
     images, listed = _images(fleet, chosen) if fleet else (), _listed(options, {**chosen, "fleet": [fleet]})
     builds, refused = select_builds(MatrixRequest(**requested, images=images, builds=listed.builds))
     for reason, count in refused.most_common():
         say(f"{counted(count, 'combination')} cannot be built: {reason}")
-    folder = Path(output)
+    folder = Path(output or "build/bake")
     rows, notes = schedule(builds, format, runner) if form.ci else ([(build, "") for build in builds], [])
     text = formats.render_rows(format, rows, folder)
     for build in builds if form.contexts else ():

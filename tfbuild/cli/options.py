@@ -63,12 +63,16 @@ def image_on(engine: "Engine", name: str) -> str:
 
 
 def certificates(ca_cert: str) -> Path | None:
-    """Return the CA file: --ca-cert, else SSL_CERT_FILE if set. Raises UsageError where it is not a file."""
+    """Return the CA file: --ca-cert, else SSL_CERT_FILE if set. Raises UsageError where it has no certificate."""
     name = ca_cert or os.environ.get("SSL_CERT_FILE", "")
     path = Path(name) if name else None
     if path is not None and not os.path.isfile(path):
         why = access_problem(path) or "not a file"
         raise UsageError(f"no CA certificates at {path}: {why}", hint="--ca-cert FILE or SSL_CERT_FILE, a PEM file")
+    if path is not None:
+        from tfbuild.oci.transport import trusted
+
+        trusted(path)  # a build would only fail in its first download, at the server's certificate
     return path
 
 

@@ -93,7 +93,7 @@ def refusals() -> Iterator[None]:
         sys.stdout.flush()
     except BrokenPipeError:
         # As a process that SIGPIPE kills.
-        discard_stdout()
+        flush_stdout()
         raise SystemExit(128 + signal.SIGPIPE) from None
     except OSError as error:
         if (refusal := _refused(error)) is None:
@@ -104,10 +104,7 @@ def refusals() -> Iterator[None]:
 def _refused(error: OSError) -> TfbuildError | None:
     """Return the error for what the system refuses: stdout, a full disk, a file by its name; None for anything else."""
     path = str(getattr(error, "filename", None) or "")
-    try:
-        sys.stdout.flush()
-    except OSError:
-        discard_stdout()
+    if not flush_stdout():
         path = "standard output"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         import tempfile
@@ -124,9 +121,14 @@ def _refused(error: OSError) -> TfbuildError | None:
     return None
 
 
-def discard_stdout() -> None:
-    """Discard what is buffered for stdout: Python flushes it once more when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def flush_stdout() -> bool:
+    """Flush stdout. If that fails, discard the rest and return False: at its exit Python would try again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 # --- what verbs print -------------------------------------------------------------------------------------------------

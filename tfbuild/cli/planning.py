@@ -210,6 +210,7 @@ def dockerfile(*, output: str, pin: bool, ca_cert: str, json: bool, **options: A
         digest = image_digest(chosen.base_image, ca=certificates(ca_cert))
     folder = Path(output) if output else WORK / chosen.id / "context"
     context = write_context(chosen, folder, base_digest=digest)
+    print_notes(chosen)
     document = {"id": chosen.id, "folder": str(context.folder), "digest": context.digest}
     result(document, str(context.folder), json=json)
 
@@ -236,7 +237,7 @@ def select_on_host(request: Request, origins: dict[str, str]) -> tuple[Build, "H
             raise UsageError(f"--{name} cannot be combined with --no-container", hint="leave one of them out")
     request = replace(request, base="auto")
     if request.wheel not in ("", "source"):
-        raise UsageError("--no-container is for compiles, and --wheel compiles nothing", hint="leave out --wheel")
+        raise UsageError("--no-container is for compiles, and --wheel compiles nothing", hint="--wheel source")
     machine = machines.read_machine()
     host, place = host_cpu(request.cpuinfo), (machine.distribution, machine.glibc)
     return machines.choose(request, machine, lambda asked: select_build(asked, host, place)), machine

@@ -179,7 +179,7 @@ class Maker:
     def wheel(self, build: Build, output: Path) -> Exported:
         """Compile the wheel and write it, with its sidecar, to the folder `output`, without making an image."""
         if build.toolchain is None:
-            raise UsageError("only a compiled wheel can be exported", hint="leave out --wheel")
+            raise UsageError("only a compiled wheel can be exported", hint="--wheel source")
         wheel.check_output(output, build)
         with self.locked(build):
             context = self.context(build)
