@@ -291,14 +291,6 @@ def test_how_long_it_may_take(options: dict[str, object], mode: str, budget: flo
     assert (chosen.mode, chosen.budget) == (mode, budget)
 
 
-def test_times_that_contradict_each_other_or_cannot_be_read_are_refused() -> None:
-    for quick, full, budget in ((True, True, ""), (True, False, "5m"), (False, True, "5m")):
-        with pytest.raises(UsageError, match="give one of them"):
-            command.run_settings(quick=quick, full=full, budget=budget, against="")
-    with pytest.raises(UsageError, match=r"--budget 'soon' cannot be read[\s\S]*--budget 5h30m"):
-        command.run_settings(quick=False, full=False, budget="soon", against="")
-
-
 def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     chosen = command.run_settings(quick=False, full=False, budget="", against="")
     command.show_rows(experiments.known_experiments(), chosen, json=True)

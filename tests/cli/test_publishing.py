@@ -109,6 +109,7 @@ def test_a_push_is_rehearsed(repository: str, fake: type[FakeRegistry]) -> None:
     assert document("push", NAME, "--access") == {"image": tag, "there": digest}
     assert run("push", NAME, "--access") == (f"{tag}\n", f"can be pushed; the tag now names {digest}\n")
     del fake.content[f"manifests/{NAME}"]
+    assert document("push", NAME, "--access")["there"] is None
     assert run("push", NAME, "--access") == (f"{tag}\n", "can be pushed; the tag does not exist yet\n")
 
 

@@ -6,7 +6,6 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import ClassVar
 from unittest.mock import patch
@@ -167,16 +166,9 @@ class Echo(Handler):
 
 
 @contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a server. What earlier commands have sent is not hidden any more, as in a new process."""
-    with patch.dict(errors._sent, clear=True), servers.serving(handler) as host:
-        yield host
-
-
-@contextmanager
 def echo(kind: str, folder: Path) -> Iterator[dict[str, str]]:
     """The variables with which such a server is named, and the logins for it: Docker's, and that of ~/.netrc."""
-    with serving(type("Kind", (Echo,), {"kind": kind})) as host:
+    with patch.dict(errors._sent, clear=True), servers.serving(type("Kind", (Echo,), {"kind": kind})) as host:
         (folder / "config.json").write_text(json.dumps({"auths": {host: {"auth": LOGIN}}}))
         (folder / "netrc").write_text(f"machine 127.0.0.1 login robot-name password {CANARY}\n")
         yield {

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests.contract import plans
-from tests.contract.archive import FILE, RELEASE, Tree
+from tests.contract.archive import RELEASE, Tree
 from tests.facts import trees
 from tfbuild import facts
 from tfbuild.facts import releases
@@ -25,13 +25,6 @@ HERMETIC = "tensorflow/tools/toolchains/python/python_repo.bzl"
 
 # Of the Pythons that the tree builds for, those that tfbuild still plans: 3.11 and newer.
 OLDEST = 11
-
-
-def test_the_archive_is_of_the_release(tree: Tree) -> None:
-    (version,) = re.findall(r"^_VERSION = '(.+)'$", tree.text("tensorflow/tools/pip_package/setup.py"), re.M)
-    assert version == RELEASE
-    assert RELEASE in FILE
-    assert releases.get(RELEASE).sure == "exact"
 
 
 def test_the_table_of_trees_says_of_it_what_it_says_itself(tree: Tree) -> None:

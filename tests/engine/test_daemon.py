@@ -68,17 +68,6 @@ def test_who_is_not_root_is_told_to_become_it(monkeypatch: pytest.MonkeyPatch, t
     assert not daemon.FOLDER.exists()
 
 
-@pytest.mark.parametrize(
-    ("address", "hint"),
-    [("unix:///nonexistent/docker.sock", "invoke engine"), ("tcp://127.0.0.1:1", "docker --host tcp://127.0.0.1:1")],
-)
-def test_a_missing_engine_is_one_line_with_a_hint(address: str, hint: str) -> None:
-    with pytest.raises(EngineMissing) as caught:
-        Engine.connect(address)
-    assert "\n" not in caught.value.reason
-    assert hint in caught.value.hint
-
-
 def test_an_engine_on_this_machine_is_not_asked_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which would get what is sent to the engine, with docker's logins in clear."""
     said = b'{"Version": "29", "Os": "linux", "Arch": "amd64", "ApiVersion": "1.43", "MinAPIVersion": "1.24"}'

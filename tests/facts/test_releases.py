@@ -1,11 +1,9 @@
-"""The facts of all releases: every row, what follows from rows, and mistakes in the file.
+"""The facts of all releases: every row, and what follows from rows.
 
 test_trees.py compares them with real source trees.
 """
 
-import re
 from datetime import date
-from importlib import resources
 from itertools import pairwise
 
 import msgspec
@@ -16,16 +14,13 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from tests.facts import newest
-from tests.facts.checks import check_releases
 from tests.rows import each
-from tfbuild import facts
 from tfbuild.cpu import compilers, isa
 from tfbuild.errors import Unsupported
 from tfbuild.facts import releases, toolchains
 from tfbuild.facts.release_table import Config, RangeRow, ReleaseTable, Sourced, spelled, table
 from tfbuild.plan import BUILD_PYTHON, Request, configuration, cuda, rules, select, wheel
 
-FILE = resources.files("tfbuild.facts") / "releases.toml"
 ALL = tuple(row.version for row in releases.releases())
 # Wheels that PyPI has of releases to come: their facts are known before the releases.
 EARLY = ("2.22.0rc0", "2.23.0.dev20261026")
@@ -215,27 +210,6 @@ def test_nightlies_are_in_projects_of_their_own() -> None:
     day = "2.23.0.dev20261026"
     assert wheel.official_requirement(day, "mkl", "x86_64") == f"tf-nightly=={day}"
     assert wheel.official_requirement(day, "mkl", "aarch64") == f"tf-nightly=={day}"
-
-
-# --- planted mistakes ------------------------------------------------------------------------------------------------
-
-ROW = '[[bazel]]\nfrom = "2.14"\nbefore = "2.16"\nversion = "6.1.0"\nsource = ".bazelversion; docs"\n'
-
-
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        (ROW + 'python = "3.1"\n', "unknown field `python` - at `$.bazel[1]`"),
-        (ROW.replace('"6.1.0"', '["6.1.0"]'), "Expected `str`, got `array` - at `$.bazel[1].version`"),
-    ],
-)
-def test_a_mistake_in_the_file_is_refused_with_its_row(row: str, complaint: str) -> None:
-    text = FILE.read_text(encoding="utf-8")
-    assert ROW in text
-    assert facts.parse(text, ReleaseTable, "releases.toml") == table()
-    check_releases(table())
-    with pytest.raises(ValueError, match=re.escape(complaint)):
-        facts.parse(text.replace(ROW, row), ReleaseTable, "releases.toml")
 
 
 def test_a_refusal_names_the_nearest_release_that_has_the_fact() -> None:

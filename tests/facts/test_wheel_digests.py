@@ -17,10 +17,6 @@ def test_every_official_wheel_has_a_digest_of_its_own() -> None:
     assert len(found) >= 90
 
 
-def test_a_release_that_the_facts_do_not_have_yet_is_installed_without_one() -> None:
-    assert wheel.official_sha256("tensorflow-cpu==2.99.0", "3.13", "x86_64") == ""
-
-
 def test_the_digest_is_that_of_the_wheel_for_the_python_and_the_architecture() -> None:
     tags = ("cp311-cp311-manylinux_2_17_x86_64", "cp312-cp312-manylinux_2_17_aarch64", "cp311-cp311-win_amd64")
     names = [f"x-1-{tag}.whl" for tag in tags]

@@ -19,7 +19,6 @@ from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
 
-RECORDED = Path(__file__).parents[1] / "data" / "bazel"
 RELAY = dockerfile.TEMPLATES / "relay.py"
 
 
@@ -71,17 +70,6 @@ def test_a_failed_action_is_counted_when_it_fails() -> None:
     ):
         watch(line)
     assert watch("[1 / 4] x") == "1 / 4 actions, 25 %, 1 failed: x"
-
-
-def test_a_recorded_build_is_followed_to_its_end() -> None:
-    watch = BazelWatch()
-    texts = [text for line in (RECORDED / "double-0.26.1.log").read_text().splitlines() if (text := watch(line))]
-    assert texts[0].startswith("0 / 4 actions")
-    assert len(texts) >= 4
-    assert texts[-1].startswith("15 / 18 actions")
-    assert watch.summary == "13 processes: 13 processwrapper-sandbox."
-    assert not watch.killed
-    assert not watch.out_of_time
 
 
 @pytest.mark.parametrize(

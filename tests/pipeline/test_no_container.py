@@ -73,21 +73,6 @@ def test_a_compiler_or_a_python_of_the_machine_changes_no_plan() -> None:
 # --- refusals ---------------------------------------------------------------------------------------------------------
 
 
-@each(
-    "options, message",
-    [
-        ({"engine": "ssh://host"}, "--engine cannot be combined with --no-container"),
-        ({"base": "debian:12"}, "--base cannot be combined with --no-container"),
-        ({"remote_executor": "grpc://x:1"}, "--remote-executor cannot be combined with --no-container"),
-        ({"wheel": "official"}, "--no-container is for compiles"),
-    ],
-)
-def test_options_of_an_engine_are_refused_with_the_reason(options: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError) as error:
-        VERBS["wheel"].run({"no_container": True, **options})
-    assert error.value.reason.startswith(message)
-
-
 def test_an_engine_in_a_file_of_options_is_for_images(
     empty_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,11 +61,6 @@ def test_the_file_is_that_of_the_folder_or_the_one_that_is_named(tmp_path: Path)
         ('build = "x"', "build is not a list of tables", "[[build]], with its options below it"),
         ("[[build]]\n[[build]]\ncpus = 1", "build 2: there is no option 'cpus'", "cpu"),
         (
-            "with-headers = true\n[[build]]\nwith-headers = false",
-            "build 1: with-headers has another value above",
-            "set with-headers only in the tables",
-        ),
-        (
             'wheel = "official"\n[[build]]\nwheel = "source"',
             "build 1: wheel has another value above",
             "set wheel only in the tables",

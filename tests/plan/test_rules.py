@@ -13,7 +13,7 @@ from tests.plan.test_selection import ARM, HOST, chosen
 from tests.rows import each
 from tfbuild import facts
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
-from tfbuild.facts import releases, targets
+from tfbuild.facts import releases
 from tfbuild.plan import Request, rules, select, source
 
 AN_IMAGE = "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"
@@ -43,8 +43,6 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
         (Unsupported, {"python": "3.13"}, "TensorFlow 2.14.1 does not support Python 3.13",
          f"--python 3.11; the newest release with Python 3.13: --release {newest.RELEASE}"),
         (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1, or 7.4.1=PATH for your own"),
-        (UsageError, {"config": ("v2", "a b")}, "'a b' is not the name of a Bazel config",
-         "--config NAME; repeat it for each config"),
         (UsageError, {"base": "-x"}, "'-x' is not an image's name", AN_IMAGE),
         (UsageError, {"base": "\N{CYRILLIC SMALL LETTER ER}ython:3.11"},
          "'\N{CYRILLIC SMALL LETTER ER}ython:3.11', which is '\\u0440ython:3.11', is not an image's name", AN_IMAGE),
@@ -52,7 +50,6 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
          "one line of plain text"),
         (UsageError, {"target": "cpu,mkl"}, "unknown target 'cpu,mkl'", "one of: cpu, mkl, cuda"),
         (UsageError, {"target": "mkl,nosuch"}, "unknown target 'nosuch'", "one of: cpu, mkl, cuda"),
-        (UsageError, {"cudnn": "8.7"}, "--cudnn is for GPUs, and --target cpu is not", targets.choosing("cuda")),
         (UsageError, {"configure": ("TF_NEED_TENSORRT=1",)}, "--configure TF_NEED_TENSORRT=1 has no effect: "
          "configure.py of TensorFlow 2.14.1 does not ask for TF_NEED_TENSORRT in this build", "leave it out"),
         (Unsupported, {"base": "debian:trixie"}, "debian:trixie has Python 3.13, and not 3.11",

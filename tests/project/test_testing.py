@@ -1,4 +1,4 @@
-"""`invoke test`: what it refuses, and what it reports of missing programs."""
+"""`invoke test`: what it does about missing programs."""
 
 import io
 import os
@@ -6,18 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.commandline import ROOT, executable
+from tests.commandline import executable
 from tfbuild.engine import daemon
-from tfbuild.errors import UsageError
 from tfbuild.util.progress import Progress
 from tools import testing
-
-
-def test_contradicting_options_are_refused() -> None:
-    with pytest.raises(UsageError, match="no tests at nowhere"):
-        testing.run(ROOT, path="nowhere", pure=False, nightly=False)
-    with pytest.raises(UsageError, match="select different tests"):
-        testing.run(ROOT, path="", pure=True, nightly=True)
 
 
 def test_a_missing_program_is_installed_or_reported_in_one_line(

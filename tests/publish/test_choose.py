@@ -135,19 +135,6 @@ def test_of_equal_sets_of_a_release_the_newer_python_is_chosen_whatever_the_buil
     assert reasons == ["Python 3.13 is newer; --python 3.9 chooses among its images"]
 
 
-def test_the_user_learns_in_two_lines_what_and_why() -> None:
-    choice = chosen("rhel7-haswell")
-    assert choice.best is not None
-    what, why = choose.explanation(choice)
-    assert what == (f"2.20.0-mkl-py3.11-x86-64-v3: TensorFlow 2.20.0, Python 3.11, for x86-64-v3, {choice.best.digest}")
-    # Smaller sets, which any larger one beats, would only be noise.
-    assert why.startswith(
-        "the newest release, and the largest set of it that this CPU runs; "
-        "not 2.20.0-mkl-py3.11-x86-64-v4: this CPU lacks avx512bw "
-    )
-    assert "avx2" not in why
-
-
 def test_features_that_make_no_difference_do_not_keep_an_older_build() -> None:
     """As `--cpu host,exact` compiles for them, and `--cpu host` does not."""
     new = published("x86-64-v3", created="2026-02-01T00:00:00Z")

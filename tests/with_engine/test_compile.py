@@ -5,7 +5,6 @@ distribution's packages and a mirror on loopback.
 """
 
 import difflib
-import gzip
 import json
 import re
 import shutil
@@ -263,15 +262,6 @@ def test_the_sidecar_says_how_the_wheel_was_built(small_wheel: SmallWheel, engin
 
 
 # --- the profile ------------------------------------------------------------------------------------------------------
-
-
-def test_the_profile_is_beside_the_log(small_wheel: SmallWheel) -> None:
-    folder = log(small_wheel.tree, cpu=small_wheel.cpu, bazel_flag=("--subcommands",)).parent
-    profile = json.loads(gzip.decompress((folder / "profile.json.gz").read_bytes()))
-    names = [event["name"] for event in profile["traceEvents"] if event.get("cat") == "action processing"]
-    assert names.count("Compiling tensorflow/double/kernel.cc") == KERNELS
-    assert f"profile: {folder.relative_to(ROOT)}/profile.json.gz " in small_wheel.said
-    assert "Compiling tensorflow/double/kernel.cc" in (folder / "bazel.log").read_text()
 
 
 def test_a_compile_that_fails_leaves_its_profile_and_its_whole_log(wheel: Run, fresh: Fresh) -> None:
