@@ -12,8 +12,7 @@ CONFIGURE = """the image could not be built
   RuntimeError: no such toolkit
   tfbuild: this tree's configure.py failed
   executor failed running [/bin/sh -c sh /mnt/compile.sh]: exit code: 1"""
-
-
+URL = "http://mirror.site"
 TAG = "has no tag v9.9.9, or does not answer"
 # What the tools print, and the first words of the error.
 ROWS = (
@@ -56,6 +55,9 @@ ROWS = (
     (CONFIGURE, BadInput, "this tree's configure.py failed: RuntimeError: no such toolkit"),
     ("  tfbuild: neither this base image nor its distribution has Python 3.9; name a base that has it",
      Unsupported, "neither the base image nor its distribution has Python 3.9"),
+    # pip 25.1
+    ("  error: incomplete-download\n\n  × Download failed because not enough bytes were received (1 kB/2 kB)",
+     BuildFailed, "a download failed: Download failed because not enough bytes were received (1 kB/2 kB)"),
     ("  E: Unable to locate package clang-18", Unsupported, "the base image's distribution has no clang-18"),
     ("  E: Package 'gcc-9' has no installation candidate", Unsupported, "the base image's distribution has no gcc-9"),
     # The builder's last line quotes the script.
@@ -90,8 +92,6 @@ def test_the_cause_is_named(output: str, error: type[TfbuildError], message: str
 
 # --- a mirror ---------------------------------------------------------------------------------------------------------
 
-URL = "http://mirror.site"
-
 
 @each(
     "line",
@@ -101,6 +101,9 @@ URL = "http://mirror.site"
         "E: Release file for http://mirror.site/dists/x/InRelease is expired (invalid since 2d 1h 5min 10s).",
         "ERROR: No matching distribution found for tensorflow-cpu==2.21.0",
         "pip._vendor.urllib3.exceptions.ProtocolError: ('Connection broken: IncompleteRead(1000 bytes read)",
+        "pip._vendor.requests.exceptions.RetryError: HTTPConnectionPool(host='mirror.site'): Max retries exceeded with",
+        "× Download failed after 6 attempts because not enough bytes were received (1 kB/2 kB)",  # pip 25.1
+        "× Unable to fetch http://mirror.site/files.pythonhosted.org/x.whl",  # pip 26
         "curl: (18) transfer closed with 5000000 bytes remaining to read",
         "fatal: repository 'http://mirror.site/github.com/tensorflow/tensorflow/' not found",
         "Error in download_and_extract: java.io.IOException: Error downloading [http://mirror.site/x.zip] to /x: GET",

@@ -129,7 +129,6 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     monkeypatch.setattr(daemon, "this_system", lambda: system)
     program(empty_path, "gcc-12")
     (empty_path / "gcc").symlink_to("gone")
-    (empty_path / "gcc-13").symlink_to("gone")
     program(empty_path, "ccache")
     (empty_path / "gcc-14").symlink_to("ccache")
     (empty_path / "python3.12").write_bytes(b"damaged")
@@ -145,12 +144,14 @@ def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     for script in ("echo 3.12.1 /usr/bin/python3.12", "echo 3.11.2 /usr/bin/python3.11; exit 1"):
         program(empty_path, "python3.11", script)
         assert machines.interpreter("3.11") is None
+    # As a shim of pyenv's for a version that is not chosen.
+    program(empty_path / "shims", f"python{PYTHON}", "exit 127")
+    monkeypatch.setenv("PATH", f"{empty_path}/shims:{empty_path}")
     (link := empty_path / "a b").symlink_to(sys.executable)
     program(empty_path, f"python{PYTHON}", f'exec "{link}" "$@"')
     (empty_path / "sysconfig.py").write_text("raise SystemExit(1)")
     monkeypatch.chdir(empty_path)
-    assert (own := machines.interpreter(PYTHON)) is not None
-    assert own.path == str(link)
+    assert getattr(machines.interpreter(PYTHON), "path", "") == str(link)
 
 
 @pytest.fixture
@@ -331,7 +332,7 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
     host: LocalBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded = json.loads(audited.RECORDED.read_text())
-    monkeypatch.setattr(wheels, "audit_wheel", lambda path: wheels.read_audit(recorded, path))
+    monkeypatch.setattr(wheels, "audit_wheel", lambda path, *_: wheels.read_audit(recorded, path))
     monkeypatch.setattr(machines, "lacking", lambda *_: [])
     context = Context(folder=context_of(host), digest="sha256:1")
     monkeypatch.setattr(Maker, "render", lambda *_: context)
@@ -422,7 +423,6 @@ def test_a_path_that_bazel_does_not_take_and_a_full_disk_are_refused(host: Local
     with pytest.raises(DiskFull, match=rf"GB are needed on {host.root}, .* GB are free") as error:
         faults.require_free(host.root, 1 << 60, MORE_SPACE)
     assert "--need-disk" in error.value.hint
-    faults.require_free(host.root, 0)
 
 
 def server(root: str) -> "subprocess.Popen[bytes]":

@@ -5,16 +5,16 @@ import json
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
 
 from tests.plan.test_selection import chosen
 from tests.publish.wheels import zipped
-from tests.rows import each
-from tfbuild.errors import BuildFailed
+from tfbuild.errors import BuildFailed, DiskFull
 from tfbuild.pipeline import wheel as wheels
-from tfbuild.pipeline.wheel import Audit, audit_wheel, glibc, read_audit
+from tfbuild.pipeline.wheel import Audit, audit_wheel, read_audit
 from tfbuild.util.progress import Progress
 
 INFO = {
@@ -90,16 +90,15 @@ def test_what_this_machine_s_libraries_need_is_not_the_wheel_s(tmp_path: Path) -
     assert (audit.needs, audit.external) == ({}, ("liblzma.so.5",))
 
 
-@each(
-    "tag, version",
-    [
-        ("manylinux2014_aarch64", (2, 17)),
-        ("manylinux_2_28_x86_64", (2, 28)),
-        ("linux_x86_64", None),
-    ],
-)
-def test_a_platform_tag_names_a_glibc(tag: str, version: tuple[int, int] | None) -> None:
-    assert glibc(tag) == version
+def test_a_wheel_is_unpacked_where_it_was_compiled_and_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's folder for temporary files may be in memory."""
+
+    def run(*_: object, env: dict[str, str], **__: object) -> SimpleNamespace:
+        return SimpleNamespace(stdout="", stderr=f"OSError: [Errno 28] No space left on device: {env['TMPDIR']}\n")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    with pytest.raises(DiskFull, match=r"auditwheel cannot read x\.whl: .*: /here"):
+        audit_wheel(Path("x.whl"), Path("/here"))
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def _compiled(engine: Engine, build: Build, wheel: Path) -> Iterator[dict[str, s
     sidecar = wheels.compiled(build, wheel)
     tag = f"wheel-{sidecar.sha256[:12]}"
     with files.temporary_folder() as folder:
-        with tarfile.open(folder / "wheel.tar", "w") as archive:
+        with tarfile.open(folder / "wheel.tar", "w", dereference=True) as archive:  # the wheel may be a link
             archive.add(wheel, f"wheel/{wheel.name}", filter=_readable)
             for name, text in sidecar.records.items():
                 (folder / name).write_text(text, encoding="utf-8")

@@ -28,6 +28,7 @@ def explain(error: BuildFailed, empty_caches: str = EMPTY_CACHES) -> TfbuildErro
 # compiler prints. Warnings do not count: all of these tools retry, or try elsewhere.
 BROKEN = re.compile(
     r"(?!.*WARNING).*(?:IncompleteRead|Connection broken|No matching distribution|DO NOT MATCH THE HASHES"
+    r"|Max retries exceeded|not enough bytes were received|(?:Unable to fetch|while fetching) https?:"
     r"|Unable to locate package|no installation candidate|Failed to fetch|Hash Sum mismatch|curl: \(\d+\)"
     r"|does not have a Release file|is expired \(invalid since|fatal: repository '.*' not found"
     r"|could not download Bazel|Error downloading|cannot be had|(?:Client|Server) Error|HTTP error \d)"

@@ -57,15 +57,14 @@ class HostSystem:
 
 
 def interpreter(python: str) -> Interpreter | None:
-    """Return the interpreter of that version (3.11) on PATH; None where there is none that runs."""
-    program = shutil.which(f"python{python}")
-    if program is None:
-        return None
-    said = printed([program, "-I", "-c", PYTHON])  # nothing of the current folder
-    if not said.startswith(f"{python}."):
-        return None
-    version, path, *lacks = shlex.split(said)
-    return Interpreter(version=version, path=path, lacks=tuple(lacks))
+    """Return the first interpreter of that version (3.11) on PATH that runs; None where there is none."""
+    # pyenv, asdf and mise have a shim for each version that they know, which fails unless that version is chosen.
+    for program in filter(None, (shutil.which(f"python{python}", path=folder) for folder in os.get_exec_path())):
+        said = printed([program, "-I", "-c", PYTHON])  # nothing of the current folder
+        if said.startswith(f"{python}."):
+            version, path, *lacks = shlex.split(said)
+            return Interpreter(version=version, path=path, lacks=tuple(lacks))
+    return None
 
 
 def read_machine() -> HostSystem:

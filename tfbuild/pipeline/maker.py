@@ -202,18 +202,21 @@ class Maker:
         """
         files.check_writable(output.parent)
         made: list[bundles.BundledBuild] = []
-        try:
-            for build in builds:
-                arguments = [bundles.SYSTEM, *([bundles.FETCHED] if build.toolchain else [])]
-                arguments += [] if wheel_only else [bundles.VENV]
-                with self.locked(build):
+        # Locked to the end: another bundle that has one of these builds removes the names of its images.
+        with ExitStack() as locks:
+            try:
+                for build in builds:
+                    arguments = [bundles.SYSTEM, *([bundles.FETCHED] if build.toolchain else [])]
+                    arguments += [] if wheel_only else [bundles.VENV]
+                    locks.enter_context(self.locked(build))
                     self._download(build, arguments, made)
-            with self.progress.step(f"write {output}"), files.writing(output, OUTPUT_HINT), files.whole(output) as part:
-                bundles.write_bundle(self.engine, part, made)
-        finally:
-            for name in {name for row in made for name in row.images.values()}:
-                with suppress(UnknownImage):
-                    self.engine.untag(name)
+                step = self.progress.step(f"write {output}")
+                with step, files.writing(output, OUTPUT_HINT), files.whole(output) as part:
+                    bundles.write_bundle(self.engine, part, made)
+            finally:
+                for name in {name for row in made for name in row.images.values()}:
+                    with suppress(UnknownImage):
+                        self.engine.untag(name)
 
     def _download(self, build: Build, arguments: Sequence[str], made: list[bundles.BundledBuild]) -> None:
         """Make the images of the stages that download; what is to be made is appended to `made` first."""

@@ -4,6 +4,7 @@ A compile links the glibc of its base, so its wheel needs that version or a newe
 """
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -21,9 +22,9 @@ from packaging.version import Version
 
 from tfbuild import __version__
 from tfbuild.context.labels import named
-from tfbuild.errors import BadInput, BuildFailed, Stale, UsageError
+from tfbuild.errors import BadInput, BuildFailed, DiskFull, Stale, UsageError
 from tfbuild.plan import Build, source
-from tfbuild.util.files import check_writable, decode, read_regular, replace_file, whole
+from tfbuild.util.files import FULL, check_writable, decode, read_regular, replace_file, whole
 from tfbuild.util.progress import Progress
 from tfbuild.util.terminal import cause
 
@@ -90,7 +91,7 @@ def collect(
         with whole(library) as part:
             shutil.move(archive, part)
     sha256 = source.digest(wheel)
-    audit = audit_wheel(wheel)
+    audit = audit_wheel(wheel, scratch.resolve())
     records = {name: (scratch / name).read_text(encoding="utf-8") for name in RECORDS}
     # The builder's own digest, and the versions that the compiler and Bazel print.
     built = dict(line.partition("=")[::2] for line in records["build.txt"].splitlines())
@@ -206,19 +207,24 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True, rename=AUDIT_FIELDS):
         return lines
 
 
-def audit_wheel(wheel: Path) -> Audit:
-    """Audit a wheel file. Raises BuildFailed where it is unreadable or contains no machine code."""
+def audit_wheel(wheel: Path, scratch: Path | None = None) -> Audit:
+    """Audit a wheel file. Raises BuildFailed where it is unreadable or contains no machine code, DiskFull.
+
+    It is unpacked in `scratch`, by default in the system's folder for temporary files, which may be small.
+    """
     # The plan decides the instruction set; auditwheel would report anything beyond x86-64's first level as a fault.
     # It also finds this machine's libraries and reports what those need, though the wheel meets others where it runs.
     own = ["--disable-isa-ext-check", "--ldpaths", ""]
     command = [sys.executable, "-P", "-m", "auditwheel", "show", "--json", *own, str(wheel)]
-    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    env = {**os.environ, "TMPDIR": str(scratch)} if scratch else None
+    completed = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     try:
         output = json.loads(completed.stdout)
     except ValueError:
         reason = (completed.stderr.strip().splitlines() or ["it printed no reason"])[-1]
+        failed = DiskFull if any(os.strerror(number) in reason for number in FULL) else BuildFailed
         kept = f"the wheel is kept: {wheel}"
-        raise BuildFailed(f"auditwheel cannot read {wheel.name}: {reason}", hint=kept) from None
+        raise failed(f"auditwheel cannot read {wheel.name}: {reason}", hint=kept) from None
     return read_audit(output, wheel)
 
 
