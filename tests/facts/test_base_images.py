@@ -60,7 +60,7 @@ def test_llvms_repository_adds_only_what_debian_lacks() -> None:
         ("2.14.1", {"compiler": "GCC14"}, "3.11-slim-trixie", "gcc-14"),
         ("2.15.1", {}, "3.11-slim-trixie", "clang-17"),
         ("2.17.1", {}, "3.12-slim-trixie", "clang-17"),
-        ("2.19.1", {}, "3.12-slim-trixie", "clang-18"),
+        ("2.14.1", {"target": "cuda", "cpu": "armv8.2-a", "platform": ""}, "3.11-slim-bookworm", "gcc-11"),
         ("2.20.0", {}, "3.13-slim-trixie", "clang-18"),
         # Only bases that can be made here; nvcc and trixie's glibc do not go together.
         ("2.15.1", {"base": "bootstrap"}, "3.11-slim-bookworm", "clang-17"),
@@ -108,11 +108,11 @@ def test_notes_say_how_sure_the_choice_is_and_what_the_base_must_have() -> None:
 
 
 def test_clang_comes_from_llvm_where_debian_lacks_it() -> None:
-    for base in ("bootstrap", "debian:bookworm", f"docker.io/library/python:3.11-slim-bookworm@sha256:{'0' * 64}"):
-        build = chosen("2.15.1", base=base)
+    for base in ("bootstrap", "x/cuda:1-ubuntu22.04", f"docker.io/library/python:3.11-slim-bookworm@sha256:{'0' * 64}"):
+        build, suite = chosen("2.15.1", base=base), f"llvm-toolchain-{'jammy' if 'ubuntu' in base else 'bookworm'}-17"
         text = dockerfile.files(build)["Dockerfile"]
-        command = f"sh /mnt/llvm.sh https://apt.llvm.org llvm-toolchain-bookworm-17 {LLVM.key} {LLVM.fingerprint} "
+        command = f"sh /mnt/llvm.sh https://apt.llvm.org {suite} {LLVM.key} {LLVM.fingerprint} "
         assert 0 < text.index(command) < text.index(" ca-certificates clang-17 ")
         assert "llvm.sh,target=/mnt/llvm.sh" in text
-        assert any("comes from https://apt.llvm.org (llvm-toolchain-bookworm-17)" in note for note in build.notes)
+        assert any(f"comes from https://apt.llvm.org ({suite})" in note for note in build.notes)
     assert "llvm.sh" not in dockerfile.files(chosen("2.15.1"))["Dockerfile"]

@@ -39,7 +39,7 @@ class Failure(Sourced, frozen=True, kw_only=True):
     features: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     arch: Literal["", "x86_64", "aarch64"] = ""
-    nvcc: bool = False
+    nvcc: bool | None = None
     flags: tuple[str, ...] = ()
     edits: tuple[Edit, ...] = ()
     untried: bool = False
@@ -112,10 +112,8 @@ def concerning(
             and (not row.features or bool(set(row.features) & set(features)))
             and (not row.targets or target in row.targets)
             and row.arch in ("", arch)
-            and (not row.nvcc or nvcc or by_nvcc(gpus, compiler))
-            and all(
-                not versions[key] or any(meets(one, text) for one in versions[key]) for key, text in row.when.items()
-            )
+            and row.nvcc in (None, nvcc or by_nvcc(gpus, compiler))
+            and all(not (own := versions[key]) or any(meets(one, at) for one in own) for key, at in row.when.items())
         )
 
     return tuple(row for row in known_failures(release) if concerns(row))
@@ -149,7 +147,8 @@ def failure_notes(rows: Iterable[Failure], glibc: str = "") -> Iterator[str]:
             fix = ", ".join([*row.flags, *(f"an edit of {edit.files}" for edit in row.edits)])
             yield f"fix {row.id}: {row.symptom}: {fix}"
         elif row.expected:
-            condition = f" if the base has glibc {row.when['glibc']}" if "glibc" in row.when and not glibc else ""
+            unknown = [] if glibc else [name for name in row.when if name in ("glibc", "libstdcxx")]
+            condition = "".join(f" if the base has {name.replace('xx', '++')} {row.when[name]}" for name in unknown)
             yield f"{KNOWN_TO_FAIL}{condition} ({row.id}): {row.symptom}; workaround: {row.workaround}"
         elif row.untried:
             yield f"not certain ({row.id}): {row.symptom}; workaround: {row.workaround}"
