@@ -81,6 +81,8 @@ def test_a_setting_with_which_a_case_crashed_is_not_advised() -> None:
         (GAINED, {ONEDNN: "0"}, [ON]),
         (GAINED, {}, [ON]),  # off by default on this CPU
         (GAINED, {ONEDNN: "1"}, []),  # in place
+        (GAINED, {ONEDNN: "True"}, []),
+        (GAINED, {ONEDNN: "false"}, [ON]),
         (LOST, {ONEDNN: "1"}, [OFF]),
         (LOST, {ONEDNN: "0"}, []),
         (MIXED, {ONEDNN: "0"}, []),
@@ -100,6 +102,9 @@ def test_what_tensorflow_chooses_by_itself_is_in_place() -> None:
     assert lines(advise.advise(newer)) == []
     older = replace(newer, software=replace(original.software, tensorflow="2.8.4"))
     assert lines(advise.advise(older)) == [ON], "on by default from 2.9"
+    for machine, remark in (("x86_64", ""), ("aarch64", advise.UNKNOWN_DEFAULT)):
+        (advice,) = advise.advise(replace(original, host=replace(original.host, machine=machine)))
+        assert (advice.line, advice.remark) == (ON, remark), "a Neoverse V1 has it on by default from 2.14"
 
 
 def test_cases_in_another_environment_than_the_image_s_are_no_evidence() -> None:

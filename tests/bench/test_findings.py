@@ -243,6 +243,8 @@ def test_fused_is_compared_with_unfused_in_the_layout_that_is_not_the_baseline()
     assert finding.values["low"] < finding.values["median"] < finding.values["high"]
     assert finding.values["median"] == pytest.approx(5.0, rel=0.02)
     assert findings.derive("fused", [replace(measured, arms=measured.arms[:3])]) == ()
+    wrong = replace(measured.arms[3], same=False)
+    assert findings.derive("fused", [replace(measured, arms=(*measured.arms[:3], wrong))]) == ()
 
 
 def overlapped(step: float, read: float, both: float, **knobs: Value) -> str:

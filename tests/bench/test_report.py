@@ -155,6 +155,9 @@ def test_two_images_are_compared_in_one_line() -> None:
     shown = printed(report(rows))
     assert shown.startswith("all: arm: 1 of 1 case faster, 0 slower; x2.01 [1.99, 2.04] overall (geometric means)\n")
     assert "No change" not in shown
+    noisy = replace(rows, cases=tuple(replace(one, noisy=True, clean=3) for one in rows.cases))
+    (line,) = reporting.headlines(report(noisy))
+    assert line.endswith("(geometric means) (noisy: 3 of 15 rounds undisturbed)")
     wrong = replace(rows, cases=(replace(case(0.5), arms=(case(0.5).arms[0], replace(other, same=False))),))
     assert [*reporting.headlines(report(wrong)), *reporting._counts(wrong)] == [], "faster at something else"
 

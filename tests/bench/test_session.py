@@ -23,13 +23,14 @@ from tests.clock import Stopped
 from tests.measure.test_workers import MadeUpEngine, MadeUpWorker, Script
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.bench import command, evidence, session
+from tfbuild.bench import report as reporting
 from tfbuild.bench.session import Settings
 from tfbuild.context import labels
 from tfbuild.engine import ContainerRun, Engine, Image
 from tfbuild.errors import DiskFull, EngineMissing, Interrupted, TfbuildError, UnknownImage, UsageError
 from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import experiments, rounds
-from tfbuild.measure.records import BenchReport
+from tfbuild.measure.records import BenchReport, Other
 from tfbuild.measure.workers import Machine
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
@@ -56,7 +57,7 @@ class BenchEngine(MadeUpEngine):
     runs: list[dict[str, Any]] = field(default_factory=list)
 
     def image(self, ref: str) -> Image:
-        return IMAGE if ref in (ID, "tfbuild:x") else replace(IMAGE, id="sha256:other")
+        return IMAGE if ref in (ID, "tfbuild:x") else replace(IMAGE, id="sha256:other", env=("LD_PRELOAD=x",))
 
     def exists(self, ref: str) -> bool:
         return ref == ID
@@ -71,7 +72,7 @@ class BenchEngine(MadeUpEngine):
         return self.no_gpu
 
     def run(self, ref: str, command: list[str], **options: Any) -> ContainerRun:
-        assert ref == ID
+        assert ref in (ID, "sha256:other")
         self.runs.append({"command": command, **options})
         stdout = self.start if "probe" in command else ""
         on = options["env"].get("TF_ENABLE_ONEDNN_OPTS") == "1"
@@ -130,6 +131,10 @@ def test_a_run_with_time_enough_measures_every_case_in_every_round() -> None:
     assert all({"LD_PRELOAD", "TF_ENABLE_ONEDNN_OPTS"} <= {*command} for command in unset), "the image's tuning"
     assert report.image.env == {"TF_ENABLE_ONEDNN_OPTS": "1", "LD_PRELOAD": "x"}
     assert report.image.against == "tfbuild:other"
+    assert report.image.other == Other(id="sha256:other", tensorflow="2.21.0", env={"LD_PRELOAD": "x"})
+    (line,) = reporting.headlines(report)
+    assert line.endswith("; the images also differ in TF_ENABLE_ONEDNN_OPTS 1 against unset")
+    assert "tfbuild:other (sha256:other), TensorFlow 2.21.0" in reporting.to_html(report)
 
 
 OWN = {"model": "mine", "shapes": "x=1,3", "least": 1}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import features
 from benchmarks.harness import RESULTS
 from tests.cpu.machines import machines
 from tfbuild import cpu, facts
@@ -31,6 +32,10 @@ def test_relevant_are_the_features_that_changed_machine_code() -> None:
     # fphp has no flag of its own: it comes with asimdhp.
     assert {row.name for row in beyond if row.relevant} <= changed | {"fphp"}
     assert changed <= {row.name for row in beyond if row.relevant or row.left_out}
+
+
+def test_code_that_a_compiler_refused_is_not_called_the_same() -> None:
+    assert {*features.of_sets(["false"], "gcc-12").values()} == {None}
 
 
 def named() -> dict[str, str]:

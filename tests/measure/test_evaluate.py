@@ -212,6 +212,9 @@ def test_cases_without_the_same_rounds_have_no_mean() -> None:
     for row in lost.rounds:
         row.samples.pop("arm")
     assert evaluate.findings([case(0.5), lost]) == ()
+    right, (base, arm) = case(0.5), case(0.5).arms
+    assert evaluate.findings([right, right])
+    assert evaluate.findings([right, replace(right, arms=(base, replace(arm, same=False)))]) == (), "something else"
     assert evaluate.findings([]) == ()
 
 

@@ -15,6 +15,9 @@ from tfbuild.measure.records import FASTER, SLOWER, ArmResult, BenchReport, Case
 from tfbuild.plan.rules import find_release
 
 ONEDNN, PRELOAD = "TF_ENABLE_ONEDNN_OPTS", "LD_PRELOAD"
+# TensorFlow reads these words as well, in upper case too (ReadBoolFromEnvVar).
+SWITCH = {"true": "1", "false": "0"}
+UNKNOWN_DEFAULT = "TensorFlow may have it on already: its default on this CPU is not known"
 # A setting holds for all work on a machine, so one that may make any of it a tenth slower is not advised.
 RISK = 0.9
 # Workloads that read and decode, which is a part of a program's time.
@@ -136,7 +139,7 @@ class CurrentSettings:
         value = env.get(name, self.image.get(name, ""))
         if name == PRELOAD:
             return value.rpartition(":")[2].rpartition("/")[2].partition(".so")[0]
-        return value or (self.onednn if name == ONEDNN else "")
+        return (SWITCH.get(value.lower(), value) or self.onednn) if name == ONEDNN else value
 
     def holds(self, env: Mapping[str, str]) -> bool:
         """Whether a process with `env` has the settings that are in place."""
@@ -178,7 +181,9 @@ def _settings(report: BenchReport, current: CurrentSettings) -> Iterator[Advice]
         if not names & taken:
             taken |= names
             line = " ".join(f"{name}={arm.env.get(name, '')}" for name in sorted(names))
-            yield _advice(line, arm.code.removeprefix("# "), own, [one for one in own if one.gained])
+            unknown = UNKNOWN_DEFAULT if ONEDNN in names and not current.value(ONEDNN, {}) else ""
+            remark = wording.join(arm.code.removeprefix("# "), unknown)
+            yield _advice(line, remark, own, [one for one in own if one.gained])
 
 
 def _changes(

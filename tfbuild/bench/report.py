@@ -100,18 +100,31 @@ def headlines(report: BenchReport) -> Iterator[str]:
     Its ends are the means of the intervals' ends. Cases in which it computes something else are left out.
     """
     for row in report.experiments:
-        compared: dict[str, list[tuple[str, Interval]]] = {}
+        compared: dict[str, list[tuple[CaseResult, str, Interval]]] = {}
         for case in row.cases:
             for arm in case.arms[1:]:
                 ratio = wording.judged_ratio(arm, case)
                 if ratio and arm.image != case.arms[0].image and arm.same is not False:
-                    compared.setdefault(arm.name, []).append((arm.effect, ratio))
+                    compared.setdefault(arm.name, []).append((case, arm.effect, ratio))
         for name, results in compared.items():
-            faster, slower = (sum(one == effect for one, _ in results) for effect in (records.FASTER, records.SLOWER))
-            ends = ([getattr(ratio, end) for _, ratio in results] for end in ("median", "low", "high"))
+            faster, slower = map([effect for _, effect, _ in results].count, (records.FASTER, records.SLOWER))
+            ends = ([getattr(ratio, end) for _, _, ratio in results] for end in ("median", "low", "high"))
             median, low, high = map(geometric_mean, ends)
             text = f"{row.name}: {name}: {faster} of {counted(len(results), 'case')} faster, {slower} slower"
-            yield f"{text}; x{median:.2f} [{low:.2f}, {high:.2f}] overall (geometric means)"
+            text += f"; x{median:.2f} [{low:.2f}, {high:.2f}] overall (geometric means)"
+            yield text + _disturbed([case for case, *_ in results]) + _unlike(report)
+
+
+def _unlike(report: BenchReport) -> str:
+    """Say in what else the images differ, to which a difference may be due; "" if they do not, or if it is unknown."""
+    image, other = report.image, report.image.other
+    if other is None:
+        return ""
+    own = {"TensorFlow": report.software.tensorflow, **(image.env or {})}
+    its = {"TensorFlow": other.tensorflow, **other.env}
+    names = sorted(name for name in own.keys() | its.keys() if own.get(name) != its.get(name))
+    texts = (f"{name} {own.get(name, 'unset')} against {its.get(name, 'unset')}" for name in names)
+    return f"; the images also differ in {', '.join(texts)}" if names else ""
 
 
 def _changes(report: BenchReport) -> Iterator[str]:
@@ -248,11 +261,16 @@ def _by_arm(groups: Sequence[tuple[str, Sequence[Line]]]) -> list[tuple[str, lis
 
 
 def _environment(report: BenchReport) -> dict[str, str]:
-    image = report.image
+    image, other = report.image, report.image.other
     properties = {
         "image": f"{image.ref} ({image.id})",
-        "compared with": image.against,
+        "compared with": f"{image.against} ({other.id}), TensorFlow {other.tensorflow}" if other else image.against,
         **records.surroundings(report.host, report.software),
-        "image sets": ", ".join(f"{name}={value}" for name, value in sorted((image.env or {}).items())),
+        "image sets": _sets(image.env),
+        "the other sets": _sets(other.env if other else None),
     }
     return {name: value for name, value in properties.items() if value}
+
+
+def _sets(env: Mapping[str, str] | None) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sorted((env or {}).items()))

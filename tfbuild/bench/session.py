@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 from tfbuild import __version__
 from tfbuild.bench import evidence, findings, wording
+from tfbuild.engine import Image
 from tfbuild.errors import TfbuildError, UnknownImage, UsageError
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import evaluate, experiments, probe, records, rounds, workers
 from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.probe import Runner
-from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Subject
+from tfbuild.measure.records import BenchReport, CaseResult, ExperimentResult, Finding, Other, Subject
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Machine, Pool
 from tfbuild.util.process import interruptible
@@ -274,18 +275,19 @@ def bench(
 ) -> BenchReport:
     """Measure `rows` in the image `ref`, which any tool may have built; `require_engine`: see Session.
 
-    Raises UnknownImage if the image does not exist or cannot import TensorFlow. After Ctrl-C, or if the engine or the
+    Raises UnknownImage if an image does not exist or cannot import TensorFlow. After Ctrl-C, or if the engine or the
     image is lost, the report has the results so far.
     """
     begin = time.monotonic()
     image = engine.image(ref)
-    against = engine.image(settings.against).id if settings.against else ""
+    against = engine.image(settings.against) if settings.against else None
     with progress.step("bench: the image and this machine"):
         no_gpu = engine.lacks_gpus(image.id)
         environment, tensorflow = _start(engine, ref, image.id, gpus=not no_gpu)
+        other = _other(engine, settings.against, against) if against else None
     machine = Machine(
         image=image.id,
-        against=against,
+        against=other.id if other else "",
         cpus=environment.cpus,
         gpus=tensorflow.gpus,
         nodes=environment.nodes,
@@ -309,6 +311,7 @@ def bench(
             labels=_printable(image.labels),
             against=settings.against,
             env=_printable(recorded_settings(image.env)),
+            other=other,
         ),
         host=probe.host(environment, engine),
         software=probe.software(environment, tensorflow),
@@ -327,6 +330,12 @@ def _start(engine: Runner, ref: str, image: str, *, gpus: bool) -> tuple[Environ
         )
     environment, tensorflow = started.records
     return environment, tensorflow
+
+
+def _other(engine: Runner, ref: str, image: Image) -> Other:
+    """Return what the other image is: another release or another setting would explain a difference, too."""
+    _, tensorflow = _start(engine, ref, image.id, gpus=False)
+    return Other(id=image.id, tensorflow=tensorflow.version, env=_printable(recorded_settings(image.env)))
 
 
 def _close_special(pool: Pool) -> None:

@@ -200,11 +200,12 @@ def _mean(cases: Sequence[CaseResult], turn: Sequence[Round], name: str) -> Samp
 
 
 def findings(cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
-    """Return a sentence for each arm that has a mean."""
+    """Return a sentence for each arm that has a mean, and computes what the baseline does in all cases."""
     pooled = together(cases)
     if pooled is None or pooled.band is None:
         return ()
-    return tuple(_finding(cases, arm.name, pooled) for arm in cases[0].arms if arm.name in pooled.arms)
+    wrong = {arm.name for case in cases for arm in case.arms if arm.same is False}
+    return tuple(_finding(cases, arm.name, pooled) for arm in cases[0].arms if arm.name in pooled.arms.keys() - wrong)
 
 
 def _finding(cases: Sequence[CaseResult], arm: str, pooled: Evaluation) -> Finding:

@@ -139,10 +139,20 @@ class ExperimentResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """The image. `against`: the one that it is compared with in `isa`, else empty.
+class Other:
+    """The image of `--against`, whose name may mean another one later. `tensorflow`: version; `env`: as Subject's."""
 
-    `env`: what it sets of the variables that the experiments set (None: a report of before they were recorded).
+    id: str
+    tensorflow: str
+    env: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The image. `against`: the one that it is compared with in `isa`, else empty; `other`: what that one is.
+
+    `env`: what it sets of the variables that the experiments set (None: a report of before they were recorded, as for
+    `other`).
     """
 
     ref: str
@@ -150,6 +160,7 @@ class Subject:
     labels: dict[str, str]
     against: str
     env: dict[str, str] | None = None
+    other: Other | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
