@@ -130,8 +130,12 @@ login() {
     helper=$(printf '%s' "$flat" | sed -n "s/.*\"credHelpers\":{[^}]*\"$pattern\":\"\([^\"]*\)\".*/\1/p")
     [ -n "$helper" ] || helper=$(printf '%s' "$flat" | sed -n 's/.*"credsStore":"\([^"]*\)".*/\1/p')
     if [ -z "$helper" ]; then
-        basic=$(printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"auth\":\"\([^\"]*\)\".*/\1/p")
-        identity=$(printf '%s' "$flat" | sed -n "s/.*\"$pattern\":{[^}]*\"identitytoken\":\"\([^\"]*\)\".*/\1/p")
+        # Older clients kept the address as it was typed: https://HOST/v2/.
+        for address in "\\($pattern\\)" "https\\{0,1\\}:\\/\\/$pattern\\(\\/[^\"]*\\)*"; do
+            [ -z "$basic$identity" ] || break
+            basic=$(printf '%s' "$flat" | sed -n "s/.*\"$address\":{[^}]*\"auth\":\"\([^\"]*\)\".*/\2/p")
+            identity=$(printf '%s' "$flat" | sed -n "s/.*\"$address\":{[^}]*\"identitytoken\":\"\([^\"]*\)\".*/\2/p")
+        done
     elif answer=$(printf '%s' "$key" | "docker-credential-$helper" get 2> /dev/null); then
         basic=$(printf '%s:%s' "$(text Username)" "$(text Secret)" | base64 | tr -d '\n')
         [ "$(text Username)" != '<token>' ] || identity=$(text Secret)

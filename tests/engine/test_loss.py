@@ -210,6 +210,8 @@ def test_the_disk_of_images_is_that_of_the_containerd_that_keeps_them(
         assert there.data_root == root
     info["Containerd"] = {"Address": "/var/run/docker/containerd/containerd.sock"}
     assert there.data_root == tmp_path
+    info["OperatingSystem"] = "Docker Desktop"
+    assert there.data_root is None, "that of its VM"
 
 
 def test_an_engine_that_is_shutting_down_is_gone_though_it_still_answers(engine: Engine, served: Served) -> None:

@@ -53,6 +53,21 @@ def token_request(fake: type[FakeRegistry], content: bytes = TokenServer.content
     return request
 
 
+def test_a_server_that_a_registry_leads_to_gets_no_credentials(
+    fake: type[FakeRegistry], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {fake.host: {"auth": "YTpi"}}}))
+    received: list[tuple[str, str, str]] = []
+    thief = type("Here", (TokenServer,), {"received": received})
+    with serving(thief) as host:
+        challenge = {"WWW-Authenticate": f'Bearer realm="http://{host}/token"'}
+        monkeypatch.setattr(thief, "do_HEAD", lambda self: self.say(401, b"", challenge), raising=False)
+        monkeypatch.setattr(fake, "do_HEAD", lambda self: self.answer(307, "", b"", Location=f"http://{host}/x"))
+        with pytest.raises(RegistryRefused, match="answers 401"):
+            connect(fake).digest("x")
+    assert received == []
+
+
 @pytest.mark.parametrize("ways", ["TOKEN", 'TOKEN, Basic realm="a"', 'Negotiate realm="a", TOKEN, Basic realm="b"'])
 def test_of_several_ways_to_log_in_the_token_is_taken(ways: str, fake: type[FakeRegistry]) -> None:
     fake.ways = ways

@@ -269,9 +269,11 @@ def index() -> bytes:
 
 
 def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
-    """Store a login as `docker login` does: in its file, in a helper for this host, or in a helper for all hosts."""
+    """Store a login as `docker login` does: in its file (new or old), in a helper for this host, or for all hosts."""
     settings: dict[str, object] = {"auths": {"127.0.0.1:1": {"auth": "another"}, host: {"auth": LOGIN}}}
-    if place != "file":
+    if place == "typed":
+        settings = {"auths": {f"https://{host}/v2/": {"auth": LOGIN}, f"https://{host}.evil": {"auth": "another"}}}
+    elif place != "file":
         store = (
             {"credHelpers": {"127.0.0.1:1": "another", host: "ours"}}
             if place == "own helper"
@@ -288,7 +290,7 @@ def store_login(tmp_path: Path, host: str, place: str) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(tmp_path), "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
 
 
-@pytest.mark.parametrize("place", ["file", "own helper", "helper"])
+@pytest.mark.parametrize("place", ["file", "typed", "own helper", "helper"])
 @pytest.mark.parametrize("scheme", ["Basic", "BASIC", "Bearer"])
 def test_a_private_registry_is_read_with_dockers_login(
     hostile: type[Hostile], scheme: str, place: str, tmp_path: Path

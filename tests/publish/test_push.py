@@ -42,6 +42,7 @@ CREATED = "2026-11-01T00:00:00Z"
 
 
 LAYER = b"a layer"
+PULLED = "sha256:pulled"
 
 
 class Host(Engine):
@@ -53,17 +54,19 @@ class Host(Engine):
         self.own_id = digest_of(self.config)
         self.identifier = self.labels.get("io.tfbuild.id", "")
         self.names = {f"tfbuild:{self.identifier}"}
+        self.others: set[str] = set()  # the names of the image PULLED
         self.pushed: list[str] = []
         self.files = files()
 
     def exists(self, ref: str) -> bool:
-        return ref in self.names or ref == self.own_id
+        return familiar(ref) in {*self.names, *self.others, self.own_id, PULLED}
 
     def image(self, ref: str) -> Image:
         if not self.exists(ref) and not ref.startswith(f"{connect(self.fake).repository}@"):
             raise UnknownImage(f"no image {ref}", hint="")
         return Image(
-            id=self.own_id, labels=self.labels, size=1, env=(), architecture="amd64",
+            id=PULLED if familiar(ref) in self.others else self.own_id,
+            labels=self.labels, size=1, env=(), architecture="amd64",
             repo_digests=(), tags=tuple(self.names), created=CREATED,
         )  # fmt: skip
 
@@ -72,7 +75,9 @@ class Host(Engine):
 
     def tag(self, ref: str, new: str) -> None:
         self.image(ref)
-        self.names.add(familiar(new))
+        gets, loses = (self.others, self.names) if ref == PULLED else (self.names, self.others)
+        gets.add(familiar(new))
+        loses.discard(familiar(new))
 
     def untag(self, ref: str) -> None:
         self.names.remove(familiar(ref))
@@ -171,6 +176,10 @@ def test_pushing_again_uploads_nothing_and_makes_the_same_attestations(host: Hos
     host.tag(host.own_id, f"docker.io/us/x:{host.identifier}")
     pushing._transfer(host, host.own_id, f"docker.io/us/x:{host.identifier}", Progress())
     assert f"us/x:{host.identifier}" in host.names, "as engines list it"
+    # Of an image that was pulled, this may be the only name.
+    host.names, host.others = {f"tfbuild:{host.identifier}"}, {first.ref}
+    pushing._transfer(host, host.own_id, first.ref, Progress())
+    assert (host.names, host.others) == ({f"tfbuild:{host.identifier}"}, {first.ref})
 
 
 def test_a_push_may_make_the_repository(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +255,21 @@ def test_a_yanked_image_is_not_pushed_again(host: Host, tmp_path: Path) -> None:
     assert writes(host.fake) == []
     with pytest.raises(UnknownImage):
         pushing.yank(connect(host.fake), "2.20.0-mkl-py3.13-gone", "crashes", print)
+
+
+def test_a_list_that_shows_new_tags_late_is_waited_for(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tags, known, slept = Registry.tags, list[str](), list[float]()
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(Registry, "tags", lambda self: tags(self) if sum(slept) > 2 else known)
+    push(host, tmp_path)
+    known, slept[:] = tags(connect(host.fake)), []
+    pushing.yank(connect(host.fake), host.identifier, "crashes", print)
+    assert [offered(host.fake, tag) for tag in INDEXES] == [[], [], []]
+    monkeypatch.setattr(Registry, "tags", lambda self: known)
+    with pytest.raises(RegistryRefused, match="does not list the tag"):
+        pushing.yank(connect(host.fake), host.identifier, "crashes", print)
 
 
 def test_ci_learns_which_tag_it_may_write_and_what_that_is_now(host: Host, tmp_path: Path) -> None:

@@ -292,6 +292,15 @@ def test_what_names_no_wheels_is_refused(built: Path, public: Path, tmp_path: Pa
     invoke("index", public, "--wheels", built / "avx", code=26)
 
 
+@each("name", ["install.sh", "index.html"])
+def test_a_file_of_the_users_is_not_replaced(name: str, built: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("the user's")
+    with pytest.raises(UsageError, match=f"{name} is not an index's"):
+        indexed(tmp_path, built / "avx")
+    assert (tmp_path / name).read_text() == "the user's"
+    (tmp_path / name).unlink()
+
+
 def test_an_index_is_made_anew_from_its_pool(public: Path, tmp_path: Path) -> None:
     rows = json.loads((public / "choose.json").read_text())["wheels"]
     (gone,) = (row["file"] for row in rows if row["instruction_set"] == "x86-64-v4")

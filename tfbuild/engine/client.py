@@ -100,8 +100,10 @@ class Engine:
         stored = ["driver-type", "io.containerd.snapshotter.v1"] in (info.get("DriverStatus") or ())
         shared = stored and (info.get("Containerd") or {}).get("Address") == CONTAINERD_SOCKET
         root = _containerd_root() if shared else Path(info["DockerRootDir"])
+        # Docker Desktop's is in its VM; in WSL, or beside another engine, this machine has a folder of that name too.
+        here = self.local and info.get("OperatingSystem") != "Docker Desktop"
         # Path.is_dir() raises where a folder above is closed, as it is with userns-remap.
-        return root if self.local and os.path.isdir(root) else None
+        return root if here and os.path.isdir(root) else None
 
     def image(self, ref: str) -> Image:
         """Return the image named `ref`. Raises UnknownImage if it is not on this engine."""

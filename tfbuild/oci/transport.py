@@ -247,7 +247,9 @@ class Connection:
         """
         url = urljoin(self.repository.url, path)
         answer = self._send(method, url, headers, data, follow=follow)
-        if answer.status_code == 401 and (challenge := answer.headers.get("WWW-Authenticate", "")):
+        # Where a redirection leads, nobody may ask for the registry's password.
+        asked = answer.status_code == 401 and self._is_own(answer.url)
+        if asked and (challenge := answer.headers.get("WWW-Authenticate", "")):
             answer.close()
             self._authorization = self._authorize(challenge)
             answer = self._send(method, url, headers, data, follow=follow)
@@ -258,12 +260,15 @@ class Connection:
             return answer
         raise self._refusal(answer)
 
+    def _is_own(self, url: str) -> bool:
+        # Behind nginx, Artifactory names itself with its port: https://HOST:443.
+        return not self._session.should_strip_auth(self.repository.url, url)
+
     def _send(
         self, method: str, url: str, headers: Mapping[str, str], data: bytes | None, *, follow: bool
     ) -> requests.Response:
         with reaching(self.repository.host):
-            # Behind nginx, Artifactory names itself with its port: https://HOST:443.
-            own = self._authorization and not self._session.should_strip_auth(self.repository.url, url)
+            own = self._authorization and self._is_own(url)
             return self._session.request(
                 method,
                 url,

@@ -221,6 +221,14 @@ def refuse_yanked(registry: Registry, identifier: str) -> None:
 Note = Callable[[str], object]
 
 
+def await_tag(registry: Registry, tag: str) -> None:
+    """Wait until the list of tags, of which the indexes are made, has a new one; GHCR may show that late, too."""
+    for seconds in client.LATE:
+        time.sleep(seconds)
+        if tag in registry.tags():
+            return
+
+
 def update(registry: Registry, release: str, target: str, note: Note) -> dict[str, list[Published]]:
     """Write the indexes that may name an image of a release, and return their images by tag.
 

@@ -111,6 +111,7 @@ def push(
     with progress.step("push: SBOM and provenance"):
         sbom, proof = provenance.attach(engine, local, registry, manifest, reports)
     with progress.step("push: indexes"):
+        indexes.await_tag(registry, identifier)
         moved = offer(registry, identifier, manifest.digest, progress)
     return Pushed(
         ref=ref,
@@ -135,16 +136,18 @@ def _arrived(registry: Registry, identifier: str, image_id: str) -> Manifest:
 
 
 def _transfer(engine: Engine, image_id: str, ref: str, progress: Progress) -> None:
-    # Engines list docker.io/x:y as x:y.
-    users_own = not {ref, references.familiar(ref)}.isdisjoint(engine.image(image_id).tags)
+    # What the engine calls so now: an image that was pulled, or a name of the user's.
+    before = engine.image(ref).id if engine.exists(ref) else ""
     engine.tag(image_id, ref)
     try:
         engine.push(ref, progress)
     finally:
         # Simultaneous pushes of the same image share this name, and the first one to end removes it.
         with suppress(UnknownImage):
+            if before not in ("", image_id):
+                engine.tag(before, ref)
             # Removing the last name of an image would remove the image.
-            if not users_own and len(engine.image(image_id).tags) > 1:
+            elif not before and len(engine.image(image_id).tags) > 1:
                 engine.untag(ref)
 
 
@@ -193,8 +196,12 @@ def yank(registry: Registry, image: str, reason: str, note: indexes.Note) -> str
     if registry.manifest(identifier) is None:
         raise UnknownImage(f"{registry.repository} has no {identifier}", hint="name a fixed tag of the registry")
     indexes.record_yank(registry, identifier, reason)
+    indexes.await_tag(registry, indexes.yank_tag(identifier))
     release, target, *_ = identifier.split("-")
-    indexes.update(registry, release, target, note)
+    rows = indexes.update(registry, release, target, note)
+    if any(image.id == identifier for images in rows.values() for image in images):
+        why = f"it does not list the tag {indexes.yank_tag(identifier)}"
+        raise RegistryRefused(f"{registry.repository} still offers {identifier}: {why}", hint="yank it again")
     return f"{registry.repository}:{identifier}"
 
 

@@ -97,6 +97,10 @@ def index(
         raise UsageError(f"--name {project} is not a name of TensorFlow's", hint=f"one of: {', '.join(known)}")
     if url and not (ADDRESS.fullmatch(url) and is_secure(url)):
         raise UsageError(f"--url {url} is not an https address", hint="--url https://HOST/PATH, or leave it out")
+    # An index gets both after its choose.json: without that, they are the user's, such as a clone's install.sh.
+    foreign = next((path for path in map(folder.joinpath, wheel_pages.LAST_FILES) if path.exists()), None)
+    if foreign and not (folder / CHOICES_FILE).exists():
+        raise UsageError(f"{foreign} is not an index's, but would be replaced", hint="name another FOLDER")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder, lambda: note(f"waiting for another process that writes {folder}")):

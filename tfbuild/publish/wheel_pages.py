@@ -20,7 +20,9 @@ from tfbuild.plan import PLATFORMS
 from tfbuild.publish import choose, indexes, wheel_rows
 from tfbuild.publish.wheel_rows import CHOICES_FILE, SCHEMA, IndexedWheel, Parts, WheelList
 
-TABLE_FILE, INSTALL_FILE = "choose.tsv", "install.sh"
+TABLE_FILE, TOP_FILE, INSTALL_FILE = "choose.tsv", "index.html", "install.sh"
+# Written after choose.json.
+LAST_FILES = (TOP_FILE, INSTALL_FILE)
 COLUMNS = ("release", "target", "python", "platform", "glibc", "speed", "set", "cpuinfo", "size", "sha256", "file")
 
 
@@ -41,7 +43,7 @@ def pages(
     texts[TABLE_FILE] = "".join("\t".join(line) + "\n" for line in (COLUMNS, *map(columns, offered)))
     listed = msgspec.to_builtins(WheelList(schema=SCHEMA, wheels=tuple(rows), url=url))
     texts[CHOICES_FILE] = json.dumps(listed, indent=2) + "\n"
-    texts["index.html"] = _top_page(rows, url)
+    texts[TOP_FILE] = _top_page(rows, url)
     texts[INSTALL_FILE] = (TEMPLATES / "index" / INSTALL_FILE).read_text(encoding="utf-8")
     return texts
 
