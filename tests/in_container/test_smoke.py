@@ -125,6 +125,9 @@ def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped(tmp_path: P
     assert (first["name"], first["status"], told["verdict"]) == ("import", "fail", "fail")
     assert first["detail"].startswith("exit code 1: ModuleNotFoundError: No module named ")
     assert {row["status"] for row in others} == {"skip"}
+    (tmp_path / "sitecustomize.py").write_text("print('\\nhello')")
+    loud = smoke(sys.executable, "--plan", str(plan), code=1, PYTHONPATH=str(tmp_path)).stdout
+    assert "FAIL  import    Python prints on stdout as it starts: ''\n" in loud
 
 
 def test_the_plan_is_that_of_the_image_s_build(tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ PLAN = Plan(
 )  # fmt: skip
 TCMALLOC = "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4.5.10"
 REFUSED = "ERROR: ld.so: object '/nowhere/libtcmalloc.so.4' from LD_PRELOAD cannot be preloaded (x): ignored."
+UNDEFINED = "ImportError: a.so: undefined symbol: b"
+UNLOADED = """Failed to load the native TensorFlow runtime.
+See https://www.tensorflow.org/install/errors for some common causes and solutions.
+If you need help, create an issue at https://github.com/tensorflow/tensorflow/issues and include the entire stack trace.
+"""
 
 
 def start(release: str) -> tuple[Environment, TensorFlow]:
@@ -116,6 +121,9 @@ def test_the_compiler_is_what_its_macro_says(label: str, said: str, right: bool)
         (Ended(255, "x"), "exit code 255: x"),
         (Ended(1, "a\n  TypeError: b\n\n"), "exit code 1: TypeError: b"),
         (Ended(1, ""), "exit code 1: it printed nothing"),
+        # TensorFlow's own words follow the cause, by which known failures are recognised.
+        (Ended(1, f"{UNDEFINED}\n\n\n{UNLOADED}"), f"exit code 1: {UNDEFINED}"),
+        (Ended(1, "Graph execution error:\n\nJIT\n\t [[{{node x}}]] [Op:__inference_f_1]\n"), "exit code 1: JIT"),
         (Ended(0, "", judge.TOO_LONG), "did not end in time"),
         (Ended(0, "noise"), ""),
     ],
@@ -125,6 +133,11 @@ def test_causes_of_death_are_named(ended: Ended, why: str) -> None:
     if why:
         assert importing(None, ended).detail == f"NumPy 2.4.6; {why}"
         assert importing(None, ended, numpy="").detail == why
+
+
+def test_the_advice_at_the_end_of_a_long_message_of_the_entry_point_is_kept() -> None:
+    said = f"tfbuild: this CPU lacks{40 * ' avx512f'}, and this image (x) was compiled for y; use the image z"
+    assert judge.guard(Ended(judge.GUARD_EXIT, f"{said}\n")).detail == said
 
 
 def onednn(text: str, *, finite: bool = True, plan: Plan = PLAN) -> Judgement:
@@ -263,6 +276,13 @@ def test_missing_parts_fail() -> None:
 )
 def test_a_gpu_is_judged_if_there_is_one(record: GpuConvolution | None, ended: Ended, status: str) -> None:
     assert judge.cuda(Results((record,) if record else (), ended), PLAN).status == status
+
+
+@each("number, good", [(0.0, True), (-1e11, True), (1e12, False), (-math.inf, False), (math.nan, False)])
+def test_a_number_that_the_host_refuses_is_not_sent(number: float, good: bool) -> None:
+    assert probes.usable(number) == good
+    gpu = judge.cuda(Results((GpuConvolution(1, "/device:GPU:0", number if good else None),), SUCCEEDED), PLAN)
+    assert (gpu.detail == f"/device:GPU:0 {judge.UNUSABLE}") == (not good)
 
 
 @each(

@@ -72,10 +72,14 @@ def results_of(check: ProbeCheck) -> Results:
         )
     except subprocess.TimeoutExpired:
         return Results((), Ended(1, "", judge.TOO_LONG))
-    lines = completed.stdout.decode().splitlines()
+    lines, code = completed.stdout.decode(errors="replace").splitlines(), completed.returncode
+    stderr = completed.stderr.decode(errors="replace")
+    # Such as of a package that runs something at Python's start.
+    if foreign := [line[:60] for line in lines if not line.startswith("{")]:
+        return Results((), Ended(code, stderr, f"Python prints on stdout as it starts: {foreign[0]!r}"))
     # A probe that died sent fewer lines.
     records = tuple(kind(**tuples(json.loads(line))) for kind, line in zip(check.kinds, lines, strict=False))
-    return Results(records, Ended(completed.returncode, completed.stderr.decode(errors="replace")))
+    return Results(records, Ended(code, stderr))
 
 
 def tuples(record: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from .references import PARTS
 PASS, WARN, FAIL, SKIP = "pass", "warn", "fail", "skip"
 
 GUARD_EXIT = 86
+# What a probe says of such a result is that it has none.
+UNUSABLE = "gave something that is not a number, or absurdly large"
 # glibc's malloc: one fault for each page of a 40 MiB tensor, 10,241 of 4 KiB or 641 of 64 KiB; TCMalloc: 0. Load does
 # not change a count.
 MOST_FAULTS = 500
@@ -29,6 +31,10 @@ ONEDNN_ISAS = (
     ("sse41", ("sse4_1",)),
 )
 TOO_LONG = "did not end in time"
+# What TensorFlow prints after the cause of an error: the place in a graph, or advice where its library does not load.
+NO_CAUSE = re.compile(r"\[\[|Failed to load the native TensorFlow|See https?://|If you need help,")
+# The most that a report keeps of a message of the entry point, which ends with what to do.
+MOST_ADVICE = 600
 # Switches oneDNN off, in builds with --config=mkl too (TF_DISABLE_MKL).
 NO_ONEDNN = {"TF_ENABLE_ONEDNN_OPTS": "0", "TF_DISABLE_MKL": "1"}
 ONEDNN_LOGGING = {"ONEDNN_VERBOSE": "1"}
@@ -126,10 +132,10 @@ class Judgement:
     measures: tuple[Measurement, ...] = ()
 
 
-def last_line(text: str) -> str:
-    """Return the last line that is not blank, cut to 300 characters."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it printed nothing"
+def last_line(text: str, most: int = 300) -> str:
+    """Return the last line that is neither blank nor TensorFlow's words after the cause, cut to `most` characters."""
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not NO_CAUSE.match(line)]
+    return lines[-1][:most] if lines else "it printed nothing"
 
 
 def verdict(statuses: Iterable[str]) -> str:
@@ -143,7 +149,7 @@ def verdict(statuses: Iterable[str]) -> str:
 def guard(ended: Ended) -> Judgement:
     """Judge whether Python starts behind the image's entry point."""
     if ended.code == GUARD_EXIT:
-        return Judgement(FAIL, last_line(ended.stderr))
+        return Judgement(FAIL, last_line(ended.stderr, MOST_ADVICE))
     if ended.why:
         return Judgement(FAIL, f"Python does not start: {ended.why}")
     return Judgement(PASS, "the entry point finds all required features on this CPU and starts Python")
@@ -236,7 +242,7 @@ def onednn(results: Results, plan: Plan) -> Judgement:
     runtime, used, ran = primitives(results.ended.stderr)
     convolutions = sorted(ran.get("convolution", ()))
     if not record.finite:
-        return Judgement(FAIL, "the convolution gave something that is not a number")
+        return Judgement(FAIL, f"the convolution {UNUSABLE}")
     if not convolutions:
         return Judgement(FAIL, "no convolution ran in oneDNN" + (": it is off" if runtime else ""))
     isa = expected_isa(results.environment.cpu_flags if results.environment else ())
@@ -266,7 +272,7 @@ def numerics(results: Results, plan: Plan) -> Judgement:
     details = [
         f"{name} is off by {errors[name]:.2g} (limit {PARTS[name].limit:g})"
         if name in errors
-        else f"{name} {sent[name].note or 'gave something that is not a number'}"
+        else f"{name} {sent[name].note or UNUSABLE}"
         for name in blamed or wrong
     ]
     details += [f"{name}: {sent[name].note}" for name in absent]
@@ -281,13 +287,16 @@ def cuda(results: Results, _: Plan) -> Judgement:
     """Judge whether an operation on the GPU gives the CPU's result. Not run on a GPU so far."""
     record: GpuConvolution = results.record
     if results.ended.code == GUARD_EXIT:  # the entry point found no GPU that the kernels are compiled for
-        return Judgement(SKIP, last_line(results.ended.stderr))
+        return Judgement(SKIP, last_line(results.ended.stderr, MOST_ADVICE))
     if results.missing:
         return Judgement(FAIL, f"the GPU was not tried: {results.missing}")
     if not record.gpus:
         return Judgement(SKIP, "no GPU is visible in the container")
-    if record.error is None or not record.error <= MOST_GPU_ERROR or "GPU" not in record.device:
-        return Judgement(FAIL, f"{record.device or 'the GPU'} differs from the CPU by {record.error}")
+    if "GPU" not in record.device:
+        return Judgement(FAIL, f"the convolution ran on {record.device or 'an unknown device'}, not on the GPU")
+    if record.error is None or not record.error <= MOST_GPU_ERROR:
+        wrong = UNUSABLE if record.error is None else f"differs from the CPU by {record.error:.2g}"
+        return Judgement(FAIL, f"{record.device} {wrong}")
     measures = (Measurement("gpu_error", record.error, f"<= {MOST_GPU_ERROR:g}"),)
     return Judgement(PASS, f"{record.device} agrees with the CPU", measures)
 

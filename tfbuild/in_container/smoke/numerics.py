@@ -1,12 +1,12 @@
 """What TensorFlow computes on the CPU from the inputs of references.py."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from . import references
+from .probes import usable
 from .references import POOL, SHAPES
 
 STEPS = 200
@@ -15,7 +15,7 @@ ABSENT_ERRORS = (tf.errors.UnimplementedError, tf.errors.InvalidArgumentError, t
 
 
 def computed(name: str) -> tuple[tuple[float, ...], str]:
-    """Return a part's results: none if one of them is not finite, or if this build lacks something, and what."""
+    """Return a part's results: none if one of them is not usable, or if this build lacks something, and what."""
     try:
         with tf.device("/CPU:0"):
             results = [tf.reshape(tf.cast(result, tf.float64), [-1]) for result in COMPUTE[name]()]
@@ -23,7 +23,7 @@ def computed(name: str) -> tuple[tuple[float, ...], str]:
     except ABSENT_ERRORS as reason:
         # In a graph, TensorFlow puts the location before the message.
         return (), "not in this build: {}".format(str(reason).split("\n")[0].rpartition("}} ")[2][:200])
-    return tuple(values) if all(map(math.isfinite, values)) else (), ""
+    return tuple(values) if all(map(usable, values)) else (), ""
 
 
 def inputs(name: str, kind: Any = tf.float32) -> list[Any]:

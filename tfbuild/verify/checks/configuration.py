@@ -22,9 +22,11 @@ from tfbuild.verify import Verification, VerificationCheck
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What builders note in a configuration, and no container gets.
 NOTED = {"ArgsEscaped", "Image", "Env", "Labels"}
-# Of these a base image cannot have its own: Python and the dynamic linker take code from them.
+# Of these a base image cannot have its own: Python and the dynamic linker take code from them. Those in brackets, which
+# bases often set, load nothing and change no result.
 DIVERTING = re.compile(
-    r"PYTHON.*|LD_(?!LIBRARY_PATH$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
+    r"PYTHON(?!(UNBUFFERED|DONTWRITEBYTECODE|IOENCODING|UTF8|HASHSEED|FAULTHANDLER|NOUSERSITE|_VERSION)$).*"
+    r"|LD_(?!(LIBRARY_PATH|BIND_NOW)$).*|GLIBC_TUNABLES|GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)|BASH_ENV"
 )
 MOST_SHOWN = 100
 

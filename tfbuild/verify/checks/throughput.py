@@ -119,7 +119,8 @@ def _run(verification: Verification) -> Judgement:
         why = reason_of(error)
         # The image itself has started: this CPU lacks what the baseline needs, as the official wheel needs AVX.
         if isinstance(error, WorkerDied) and error.code == judge.GUARD_EXIT:
-            return Judgement(judge.SKIP, f"the baseline does not start here: {judge.last_line(why)}")
+            advice = judge.last_line(why, judge.MOST_ADVICE)
+            return Judgement(judge.SKIP, f"the baseline does not start here: {advice}")
         return Judgement(judge.FAIL, f"could not be measured: {why}")
     if isinstance(result, str):
         return Judgement(judge.SKIP, result)
