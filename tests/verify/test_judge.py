@@ -18,7 +18,7 @@ from tfbuild.in_container.smoke.probes import (
     OneDnnConvolution,
     TensorFlow,
 )
-from tfbuild.in_container.smoke.references import PARTS
+from tfbuild.in_container.smoke.references import PARTS, usable
 from tfbuild.measure import probe
 
 DATA = Path(__file__).parents[1] / "data" / "smoke"
@@ -280,7 +280,7 @@ def test_a_gpu_is_judged_if_there_is_one(record: GpuConvolution | None, ended: E
 
 @each("number, good", [(0.0, True), (-1e11, True), (1e12, False), (-math.inf, False), (math.nan, False)])
 def test_a_number_that_the_host_refuses_is_not_sent(number: float, good: bool) -> None:
-    assert probes.usable(number) == good
+    assert usable(number) == good
     gpu = judge.cuda(Results((GpuConvolution(1, "/device:GPU:0", number if good else None),), SUCCEEDED), PLAN)
     assert (gpu.detail == f"/device:GPU:0 {judge.UNUSABLE}") == (not good)
 

@@ -112,7 +112,7 @@ def relevant(features: Iterable[str]) -> frozenset[str]:
 
 def shared(cpu: Cpu) -> frozenset[str]:
     """Return what a CPU can have in common with others: its relevant features, also those that another one replaces."""
-    return frozenset(name for name in of_cpu(cpu, exact=True).features if facts.feature(name).relevant)
+    return frozenset(name for name in held_by(cpu) if facts.feature(name).relevant)
 
 
 def left_out(feature: str) -> str:
@@ -124,11 +124,15 @@ def left_out(feature: str) -> str:
 def of_cpu(cpu: Cpu, *, exact: bool = False) -> InstructionSet:
     """Return the set to compile for on this CPU: the features that make a difference to TensorFlow.
 
-    `exact`: all features that programs can use, except those that `hidden` lists.
+    `exact`: all that `held_by` returns.
     """
+    return instruction_set(held_by(cpu) if exact else relevant(held_by(cpu)), cpu.arch)
+
+
+def held_by(cpu: Cpu) -> frozenset[str]:
+    """Return all features that programs can use on this CPU, except those that `hidden` lists."""
     masked = hidden(cpu)
-    usable = [name for name in cpu.features if facts.feature(name).use and name not in masked]
-    return instruction_set(usable if exact else relevant(facts.closure(usable)), cpu.arch)
+    return facts.closure(name for name in cpu.features if facts.feature(name).use and name not in masked)
 
 
 def hidden(cpu: Cpu) -> dict[str, str]:
@@ -218,7 +222,7 @@ def _meaning(word: str, arch: str, host: Cpu | None, exact: bool, without: froze
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
             raise Unsupported("no host CPU is known here", hint=f"name a CPU or a level: --cpu {known}")
-        own = _left(frozenset(of_cpu(host, exact=True).features), without)
+        own = _left(held_by(host), without)
         return own if exact else relevant(own)
     if (level := facts.level(word, arch)) is not None:
         return level.features

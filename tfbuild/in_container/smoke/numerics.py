@@ -6,8 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from . import references
-from .probes import usable
-from .references import POOL, SHAPES
+from .references import POOL, SHAPES, usable
 
 STEPS = 200
 # The errors of a build that lacks something (a layout, XLA).

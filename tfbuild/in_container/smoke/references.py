@@ -14,6 +14,8 @@ from statistics import fmean
 # A pool's window and stride.
 POOL = 2
 HALF = 1 << 15
+# The host takes larger numbers for forged ones.
+MOST_VALUE = 1e12
 # By part, the shapes of its inputs. Sizes that are no multiple of a vector's leave a rest.
 SHAPES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "matmul": ((65, 257), (257, 33)),
@@ -27,6 +29,11 @@ SHAPES: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "training": ((512, 16), (16, 64), (64, 1)),
     "quantized": ((64, 96),),
 }
+
+
+def usable(number: float) -> bool:
+    """Whether a number can be sent and judged: it is finite, and not absurdly large."""
+    return abs(number) < MOST_VALUE
 
 
 def inputs(name: str) -> list[list[float]]:
