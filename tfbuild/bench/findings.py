@@ -239,8 +239,10 @@ def _gain(arm: ArmResult) -> float:
 
 
 def _fused(case: CaseResult) -> list[Finding]:
-    """Compare fused with unfused in each layout but the baseline's, which the table shows; not what computes something
-    else: up to TensorFlow 2.15, layouts that share a process may."""
+    """Compare fused with unfused in each layout but the baseline's, which the table shows.
+
+    An arm that computes something else is left out: up to TensorFlow 2.15, layouts that share a process may.
+    """
     timed = [arm for arm in case.arms[1:] if arm.seconds and arm.same is not False]
     return [
         _pair(case, arm, other)

@@ -217,7 +217,10 @@ def _left(features: frozenset[str], without: frozenset[str]) -> frozenset[str]:
 
 
 def _meaning(word: str, arch: str, host: Cpu | None, exact: bool, without: frozenset[str]) -> frozenset[str]:
-    """Return the features that one word of --cpu stands for; a CPU's are those that count where it lacks `without`."""
+    """Return the features that one word of --cpu stands for.
+
+    `without` is taken from a CPU's features first: one that another feature made needless may count without that one.
+    """
     if word == "host":
         if host is None:
             known = ", ".join(level.name for level in facts.levels(arch))
