@@ -251,7 +251,6 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
 
         if full or not of_image:
             raise UsageError("--sbom is for an image, and without --full", hint="invoke inspect IMAGE --sbom")
-
         connected = Engine.connect(engine)
         image = connected.image(image_on(connected, subject))
         sys.stdout.write(bills.document(image, bills.read_contents(connected, image.id)).decode())

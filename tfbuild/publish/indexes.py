@@ -216,17 +216,17 @@ def refuse_yanked(registry: Registry, identifier: str) -> None:
 # --- the indexes of a repository, computed from its fixed tags --------------------------------------------------------
 
 
-# A push writes the indexes, lists the tags once more, and repeats if they give others: so the last of several pushes at
-# once repairs what the others overwrote. It waits in between (client.LATE): GHCR may still show the former indexes.
-Note = Callable[[str], object]
-
-
 def await_tag(registry: Registry, tag: str) -> None:
     """Wait until the list of tags, of which the indexes are made, has a new one; GHCR may show that late, too."""
     for seconds in client.LATE:
         time.sleep(seconds)
         if tag in registry.tags():
             return
+
+
+# A push writes the indexes, lists the tags once more, and repeats if they give others: so the last of several pushes at
+# once repairs what the others overwrote. It waits in between (client.LATE): GHCR may still show the former indexes.
+Note = Callable[[str], object]
 
 
 def update(registry: Registry, release: str, target: str, note: Note) -> dict[str, list[Published]]:
