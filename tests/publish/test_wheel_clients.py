@@ -98,8 +98,11 @@ def add_variant(folder: Path, made: Path, compiled: str) -> None:
     """Add a wheel that claims a set which its guard would not confirm: there is no recorded guard of x86-64-v3."""
     described(made, "avx")
     known = folder / "choose.json"
-    before = json.loads(known.read_text())["wheels"] if known.exists() else []
-    known.unlink(missing_ok=True)
+    before = []
+    if known.exists():
+        document = json.loads(known.read_text())
+        before = document["wheels"]
+        known.write_text(json.dumps(document | {"wheels": []}))
     wheel_index.index(folder, [made], print)
     document = json.loads(known.read_text())
     features = isa.resolve(compiled, arch="x86_64").features
