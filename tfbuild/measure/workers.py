@@ -5,6 +5,7 @@ parameters.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,7 @@ def whole_calls(inner: float) -> int:
     """Round the calls of a sample to a whole number; raise MeasurementError if they are too many."""
     if not 1 <= inner <= MOST_INNER:
         raise MeasurementError(f"a sample would need {inner:.0f} calls, and at most {MOST_INNER} are allowed")
-    return round(inner + 0.5)
+    return math.ceil(inner)
 
 
 def check_sample(name: str, sample: WorkerSample) -> None:
