@@ -134,11 +134,13 @@ def test_both_ends_of_an_interval_say_what_limits_a_training(low: float, high: f
     assert findings.bottleneck(low, high) == limit
 
 
-@pytest.mark.parametrize("kind", findings.DERIVED)
+@pytest.mark.parametrize("kind", ["against_default", "batch_size", "first_call", "input_bound", "items_per_second"])
 def test_of_arms_that_were_never_timed_no_kind_concludes_anything(kind: FindingKind) -> None:
-    measured = case(0.5)
-    arms = tuple(replace(arm, seconds=None, cpu=None, wall=None, effect="") for arm in measured.arms)
-    assert findings.derive(kind, [replace(measured, arms=arms)]) == ()
+    measured = sizes(1e-3, 1e-4, 1, 2, 4) if kind == "batch_size" else case(0.5, metric="wall")
+    timed = tuple(replace(arm, params={**arm.params, "step": True}) for arm in measured.arms)
+    assert findings.derive(kind, [replace(measured, arms=timed)])
+    never = tuple(replace(arm, seconds=None, cpu=None, wall=None, effect="") for arm in timed)
+    assert findings.derive(kind, [replace(measured, arms=never)]) == ()
 
 
 def test_work_before_the_timed_part_is_not_foreign_load() -> None:
