@@ -35,6 +35,8 @@ ROOMS = tuple(sorted(path.parent.name for path in (checkout.ROOT / "tfbuild").gl
 # Further folders of tests that use a room directly, tried where its own tests notice nothing.
 RELATED = {
     "oci": ("publish",),
+    "bench": ("cli",),
+    "ci": ("cli",),
     "context": ("plan", "publish"),
     "measure": ("bench",),
     "pages": ("bench",),

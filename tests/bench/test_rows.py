@@ -12,7 +12,6 @@ from tests.measure.test_experiments import ROOT, workloads
 from tfbuild import facts
 from tfbuild.bench import command, evidence, findings
 from tfbuild.bench.session import Settings
-from tfbuild.errors import UsageError
 from tfbuild.measure import experiments
 from tfbuild.measure.experiments import Experiment
 from tfbuild.measure.workers import Machine
@@ -110,21 +109,6 @@ def test_xla_is_measured_beside_the_same_onednn() -> None:
             assert len(set(keys)) == 2, "XLA has a process of its own"
 
 
-@pytest.mark.parametrize(
-    ("named", "batch", "why"),
-    [
-        (["resnet51"], "", r"unknown model 'resnet51'[\s\S]*densenet121.*inception3.*lstm.*resnet50, .*vgg16"),
-        (["lstm"], "0", "--batch-size '0' is invalid"),
-        (["lstm"], "²", "--batch-size '²' is invalid"),
-        (["lstm"], "4097", "a number from 1 to 4096"),
-        ([], "8", r"--batch-size needs --model[\s\S]*--model resnet50"),
-    ],
-)
-def test_what_cannot_be_a_model_or_its_batch_is_refused(named: list[str], batch: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
-        command.rows_of((), SETTINGS, named, batch)
-
-
 def test_a_folder_is_a_saved_model_of_the_user_s_own(tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "3"
     (folder / "variables").mkdir(parents=True)
@@ -140,17 +124,6 @@ def test_a_folder_is_a_saved_model_of_the_user_s_own(tmp_path: Path) -> None:
     assert rows[0].name == "batchsize", "the others need its batches"
     assert {case.workload for row in rows for case in row.case} == {"saved_model"}
     assert command.with_saved_model(SETTINGS, ["lstm"], (), "8") == SETTINGS
-    for named, shapes, why in (
-        ([f"{folder}/variables"], [], "variables is not a SavedModel[\\s\\S]*saved_model.pb"),
-        ([str(folder), "lstm"], [], "give one folder"),
-        (["./none"], [], "--model ./none is not a SavedModel"),
-        (["lstm"], ["x=1"], "--model lstm is not a SavedModel"),
-        ([], ["x=1"], "--shape needs --model DIR"),
-        ([str(folder)], ["x=1,-1"], "--shape 'x=1,-1' is invalid"),
-        ([str(folder)], ["{x}=1"], "--shape ids=1,128"),
-    ):
-        with pytest.raises(UsageError, match=why):
-            command.with_saved_model(SETTINGS, named, shapes, "")
 
 
 def test_every_model_is_one_that_the_workload_can_make() -> None:

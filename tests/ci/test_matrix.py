@@ -102,20 +102,6 @@ def test_only_keeps_rows_that_fit_a_glob() -> None:
     assert selected(only=only) == [newest.official("cpu", "3.12"), newest.official()]
 
 
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        ({"targets": ("mkl", "gpu")}, "unknown target 'gpu'\nhint: --target cuda"),
-        ({"platforms": ("linux/riscv64",)}, "unknown platform 'linux/riscv64'"),
-        ({"cpus": ("avx",), "wheels": ("official",)}, "--cpu is for builds from source"),
-        ({"releases": ("9.9",), "images": (("linux/amd64", "avx"),)}, "the matrix is empty: "),
-    ],
-)
-def test_an_empty_matrix_is_refused(request_: dict[str, Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        selected(**request_)
-
-
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 PLAIN = plan.select(Request(target="mkl", wheel="official", platform="linux/amd64", release=newest.RELEASE), None)
@@ -275,12 +261,6 @@ def test_own_machines_hold_every_row() -> None:
     with pytest.raises(UsageError, match="name one: --runner file:linux/arm64=LABEL"):
         matrix.schedule([replace(ready, instruction_set=HOSTILE.instruction_set)], "github", ())
     assert matrix.schedule([ready], "github", ["file:linux/arm64=own"])[0] == [(ready, "own")]
-
-
-@pytest.mark.parametrize("option", ["large", "source=", "mine=large", "source:linux/riscv64=large", "=large"])
-def test_a_runner_that_cannot_be_parsed_is_refused(option: str) -> None:
-    with pytest.raises(UsageError, match=r"is not WHEEL\[:PLATFORM\]=LABEL"):
-        matrix.schedule(ALL, "github", [option])
 
 
 def test_recorded_compiles_are_those_of_the_project() -> None:

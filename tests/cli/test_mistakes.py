@@ -27,6 +27,7 @@ FILES: Mapping[str, str] = {
     "place.toml": 'base = "x:1"\nnetwork = "none"\n', "index.toml": '[[build]]\nwheel = "index:x"\n',
     "rows.toml": '[[build]]\nwheel = "official"\nplatform = "linux/amd64"\n',
     "folder/pyproject.toml": '[project]\nname = "tfbuild-user"\n', "not-a-wheel.whl": "PK",
+    "model/saved_model.pb": "", "model/variables/index": "",
     "numpy-2.0.0-cp312-cp312-manylinux_2_17_x86_64.whl": "PK",
 }  # fmt: skip
 

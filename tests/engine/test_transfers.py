@@ -1,4 +1,4 @@
-"""How a push changes the engine's names, what the engine reports of transfers, and which failed ones are retried."""
+"""What the engine reports of transfers, and which failed ones are retried."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,38 +7,11 @@ import docker
 import pytest
 import urllib3
 
-from tests.pipeline.memory_engine import holding
 from tfbuild.engine import transfer as transfers
 from tfbuild.engine.transfer import TransferFailed, follow
 from tfbuild.errors import DiskFull
 from tfbuild.oci import transport
-from tfbuild.publish import pushing
 from tfbuild.util.progress import Progress, Step
-
-
-@pytest.mark.parametrize(
-    ("names", "left"),
-    [
-        ({"mine": "A"}, {"mine": "A"}),
-        ({"mine": "A", "other": "B"}, {"mine": "A", "other": "B"}),
-        # The user's own, or left over by a push that was killed.
-        ({"mine": "A", "arriving": "A"}, {"mine": "A", "arriving": "A"}),
-        # An image without any other name.
-        ({"arriving": "A"}, {"arriving": "A"}),
-    ],
-)
-def test_a_push_removes_its_own_name_but_not_the_image(
-    names: dict[str, str], left: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def push(ref: str, _: Progress) -> None:
-        assert engine.image(ref).id == "A"
-        raise TransferFailed("EOF")
-
-    engine = holding({f"{name}:1": image for name, image in names.items()})
-    monkeypatch.setattr(engine, "push", push)
-    with pytest.raises(TransferFailed):
-        pushing._transfer(engine, "A", "arriving:1", Progress())
-    assert {name[:-2]: image["Id"] for image in engine.images.rows for name in image["RepoTags"]} == left
 
 
 def fail(error: str, step: Step) -> None:

@@ -9,7 +9,6 @@ from packaging.version import Version
 
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.errors import Unsupported
 from tfbuild.facts import toolchains
 from tfbuild.plan import Build, Request, decision, rules
 
@@ -76,21 +75,6 @@ def test_the_base_and_the_compiler(release: str, options: dict[str, Any], base: 
     if not options:
         assert plan.usual("x86_64", release) == (release, compiler)
         assert chosen(release, compiler=compiler, python=build.python).id == build.id
-
-
-@pytest.mark.parametrize(
-    ("release", "options", "reason", "hint"),
-    [
-        ("2.14.1", {"compiler": "gcc-16"}, r"gcc-16 is not in bookworm, trixie, on .* Python 3\.11", "gcc-11, gcc-12"),
-        ("2.14.1", {"python": "3.10"}, r"does not support Python 3\.10", "--python 3.11"),
-        ("2.20.0", {"python": "3.12", "base": "bootstrap"}, "no base image with Python 3.12", "3.11, 3.13; or --base"),
-        ("2.20.0", {"python": "3.11", "compiler": "gcc-14", "base": "bootstrap"}, "gcc-14 is not in bookworm", ""),
-    ],
-)
-def test_refusals_name_what_there_is(release: str, options: dict[str, Any], reason: str, hint: str) -> None:
-    with pytest.raises(Unsupported, match=reason) as refusal:
-        chosen(release, **options)
-    assert hint in refusal.value.hint
 
 
 def test_notes_say_how_sure_the_choice_is_and_what_the_base_must_have() -> None:

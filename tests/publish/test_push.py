@@ -154,7 +154,14 @@ def test_a_pushed_image_is_offered_with_its_attestations(
     assert host.pushed == [ref]
 
 
-def test_pushing_again_uploads_nothing_and_makes_the_same_attestations(host: Host, tmp_path: Path) -> None:
+def test_pushing_again_uploads_nothing_and_makes_the_same_attestations(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(host, "push", lambda *_: host.image("gone"))
+        with pytest.raises(UnknownImage):
+            push(host, tmp_path)
+    assert host.names == {f"tfbuild:{host.identifier}"}, "that of the upload is gone if it fails, too"
     first = push(host, tmp_path)
     host.fake.requests.clear()
     again = push(host, tmp_path)
