@@ -13,7 +13,7 @@ from packaging.version import Version
 from tests.rows import each
 from tfbuild import plan
 from tfbuild.context import dockerfile
-from tfbuild.errors import TfbuildError, Unsupported, UsageError
+from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.facts.release_table import Cuda
 from tfbuild.facts.release_table import table as release_table
@@ -107,34 +107,6 @@ def test_the_nearest_cuda_of_the_release_is_taken(gpus: str, cuda: str) -> None:
     assert planned("2.21.0", gpus).cuda == cuda
 
 
-OTHERS = "choose other GPUs (--compute-capabilities)"
-
-
-@each(
-    "release, gpus, options, error, said, hint",
-    [
-        ("2.19.1", "12.0", {}, Unsupported, "2.19.1 takes (12.5.1) compiles for compute capability 12.0",
-         f"--release 2.20.0 takes a CUDA which does (12.8.1); or {OTHERS}"),
-        ("2.15.1", "3.5", {}, Unsupported, "3.5", f"--release 2.14.1 takes a CUDA which does (11.8); or {OTHERS}"),
-        ("2.21.0", "3.5,12.0", {}, Unsupported, "3.5", OTHERS),
-        ("2.21.0", "9.9", {}, UsageError, "no CUDA is known to compile for compute capability 9.9", "one of: 3.5"),
-        ("2.20.0", "12.0", {"cuda": "12.6"}, Unsupported, "CUDA 12.6.3 does not compile for",
-         f"--cuda 12.8.1 does; or {OTHERS}"),
-        ("2.20.0", "", {"cuda": "12.9"}, Unsupported, "not known to build with CUDA 12.9", "it takes 12.5.1, "),
-        ("2.20.0", "", {"cudnn": "9.99"}, Unsupported, "not known to build with cuDNN 9.99", "it takes 9.3.0, "),
-        # GCC is known to fail there.
-        ("2.18.0", "9.0", {"compiler": "clang-15"}, Unsupported, "clang-15 does not compile", "--compiler clang-16"),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused_with_what_does(
-    release: str, gpus: str, options: dict[str, str], error: type[TfbuildError], said: str, hint: str
-) -> None:
-    with pytest.raises(error) as refused:
-        planned(release, gpus, **options)
-    assert said in refused.value.reason
-    assert refused.value.hint.startswith(hint)
-
-
 @each(
     "text, meant",
     [
@@ -166,28 +138,6 @@ def test_a_capability_has_its_code_and_its_number() -> None:
 def test_what_is_no_version_is_a_usage_error(option: str, bad: str) -> None:
     with pytest.raises(UsageError, match=re.escape(repr(bad))):
         planned("2.21.0", "9.0", **{option: bad})
-
-
-@each(
-    "words, hint",
-    [
-        ({"config": ("cuda13_version",)}, "--cuda 13.0"),
-        ({"bazel_flag": ("--config=cuda12_version",)}, "--cuda 12.0"),
-        ({"configure": ("HERMETIC_CUDA_COMPUTE_CAPABILITIES=12.0",)}, "--compute-capabilities 12.0"),
-        ({"bazel_flag": ("--repo_env=TF_CUDA_COMPUTE_CAPABILITIES=8.6",)}, "--compute-capabilities 8.6"),
-        ({"bazel_flag": ("--repo_env=LOCAL_CUDA_PATH=/usr/local/cuda-12.6",)}, "--cuda chooses it"),
-        ({"configure": ("LOCAL_CUDA_PATH=/usr/local/cuda-12.6",)}, "--cuda chooses it"),
-        ({"configure": ("HERMETIC_CUDA_VERSION=12.8.1",)}, "--cuda chooses it"),
-        ({"bazel_flag": ("--repo_env=HERMETIC_CUDNN_VERSION=9.8.0",)}, "--cudnn chooses it"),
-        ({"configure": ("CC=clang",)}, "--compiler chooses it"),
-        ({"configure": ("PYTHON_BIN_PATH=/usr/bin/python3.12",)}, "--python chooses it"),
-    ],
-)
-def test_a_word_for_other_gpus_than_the_labels_say_is_refused(words: dict[str, Any], hint: str) -> None:
-    """The entry point would refuse the GPUs that the kernels are for."""
-    with pytest.raises(UsageError, match="than the plan and the labels say") as refusal:
-        planned("2.20.0", **words)
-    assert refusal.value.hint == hint
 
 
 def test_a_cuda_and_a_cudnn_chosen_by_hand_are_in_the_plan_and_in_the_command() -> None:

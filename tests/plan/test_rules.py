@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.facts import newest
 from tests.plan.test_selection import ARM, HOST, chosen
 from tests.rows import each
 from tfbuild import facts
 from tfbuild.errors import TfbuildError, Unsupported, UsageError
 from tfbuild.facts import releases
 from tfbuild.plan import Request, rules, select, source
-
-AN_IMAGE = "--base auto, bootstrap, registry or NAME[:TAG][@sha256:DIGEST], with capitals only in TAG"
 
 
 def refused(error: type[TfbuildError], **options: Any) -> tuple[str, str]:
@@ -34,49 +31,6 @@ def test_this_machine_is_the_platform_unless_nobody_builds_for_it(monkeypatch: p
     with pytest.raises(Unsupported, match="no TensorFlow image can be built for a 'riscv64' CPU") as caught:
         rules.choose_platform(Request())
     assert caught.value.hint == "name one: --platform linux/amd64"
-
-
-@each(
-    "error, options, reason, hint",
-    [
-        (Unsupported, {"python": "3.99"}, "TensorFlow 2.14.1 does not support Python 3.99", "--python 3.11"),
-        (Unsupported, {"python": "3.13"}, "TensorFlow 2.14.1 does not support Python 3.13",
-         f"--python 3.11; the newest release with Python 3.13: --release {newest.RELEASE}"),
-        (UsageError, {"bazel": "7"}, "'7' is not a Bazel version", "--bazel 7.4.1, or 7.4.1=PATH for your own"),
-        (UsageError, {"base": "-x"}, "'-x' is not an image's name", AN_IMAGE),
-        (UsageError, {"base": "\N{CYRILLIC SMALL LETTER ER}ython:3.11"},
-         "'\N{CYRILLIC SMALL LETTER ER}ython:3.11', which is '\\u0440ython:3.11', is not an image's name", AN_IMAGE),
-        (UsageError, {"release": "2.14.1\n"}, "--release has control characters in it: '2.14.1\\n'",
-         "one line of plain text"),
-        (UsageError, {"target": "cpu,mkl"}, "unknown target 'cpu,mkl'", "one of: cpu, mkl, cuda"),
-        (UsageError, {"target": "mkl,nosuch"}, "unknown target 'nosuch'", "one of: cpu, mkl, cuda"),
-        (UsageError, {"configure": ("TF_NEED_TENSORRT=1",)}, "--configure TF_NEED_TENSORRT=1 has no effect: "
-         "configure.py of TensorFlow 2.14.1 does not ask for TF_NEED_TENSORRT in this build", "leave it out"),
-        (Unsupported, {"base": "debian:trixie"}, "debian:trixie has Python 3.13, and not 3.11",
-         "--base python:3.11-slim-bookworm, for example"),
-        (Unsupported, {"base": "ubuntu:24.04", "python": "3.11"}, "ubuntu:24.04 has Python 3.12, and not 3.11",
-         "--base python:3.11-slim-bookworm, for example"),
-        *((Unsupported, {"base": base}, f"{base} is not based on Debian or Ubuntu", "--base with an image that is")
-          for base in ("alpine", "scratch", "ubi9", "fedora:42", "quay.io/pypa/manylinux_2_28_x86_64:latest",
-                       "python:3.11-alpine", "nvidia/cuda:12.3.2-cudnn9-devel-ubi8", "rockylinux:8.8")),
-        (Unsupported, {"target": "cuda", "base": "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04"},
-         "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04 has CUDA 12.1, and the plan CUDA 11.8",
-         "--base with CUDA 11.8; or --cuda 12.1, if the release takes it"),
-        (Unsupported, {"target": "cuda", "base": "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04"},
-         "nvidia/cuda:11.8.0-cudnn9-devel-ubuntu22.04 has cuDNN 9, and the plan cuDNN 8.7",
-         "--base with cuDNN 8.7"),
-        (Unsupported, {"target": "cuda", "wheel": "official", "cpu": "",
-                       "base": "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04"},
-         "nvidia/cuda:12.1.1-cudnn8-devel-ubuntu22.04 has CUDA 12, and the plan CUDA 11.8", "--base with CUDA 11.8"),
-        (UsageError, {"wheel": "official", "cpu": "", "bazel": "7.4.1", "cuda": "12.3"},
-         "--cuda, --bazel: only for builds from source; --wheel official compiles nothing",
-         "leave it out, or leave out --wheel"),
-    ],
-)  # fmt: skip
-def test_a_value_that_does_not_fit_is_refused_with_what_to_type(
-    error: type[TfbuildError], options: dict[str, Any], reason: str, hint: str
-) -> None:
-    assert refused(error, **options) == (reason, hint)
 
 
 @each("flag", ["a;x", "--a;x", "--a b", "--a$(id)=1", "--", "--\N{CYRILLIC SMALL LETTER A}=1"])
