@@ -37,15 +37,6 @@ def not_begun(need: Need) -> CaseResult:
     return session._not_begun(row(need), row(need).case[0], MACHINE)
 
 
-def test_what_cannot_run_here_is_not_what_time_cut_short() -> None:
-    reasons: dict[Need, tuple[str, str]] = {
-        "gpu": ("skipped", "TensorFlow in this image sees no GPU"),
-        "": ("truncated", "the experiment's time budget ended before it began"),
-    }
-    for need, expected in reasons.items():
-        assert (not_begun(need).status, not_begun(need).reason) == expected
-
-
 def test_an_experiment_has_the_best_status_of_its_cases() -> None:
     lacking, cut, whole = not_begun("gpu"), measured(8, truncated=True), measured(15)
     for cases, status in (

@@ -20,6 +20,7 @@ import pytest
 from tests import clock
 from tests.bench.test_findings import VERBOSE
 from tests.clock import Stopped
+from tests.measure.test_rounds import MACHINE
 from tests.measure.test_workers import MadeUpEngine, MadeUpWorker, Script
 from tests.verify.test_judge import ENVIRONMENT, TENSORFLOW
 from tfbuild.bench import command, evidence, session
@@ -31,7 +32,6 @@ from tfbuild.errors import DiskFull, EngineMissing, Interrupted, TfbuildError, U
 from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import experiments, rounds
 from tfbuild.measure.records import BenchReport, Other
-from tfbuild.measure.workers import Machine
 from tfbuild.util.files import decode
 from tfbuild.util.progress import Progress
 
@@ -311,11 +311,10 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_the_budget_leaves_no_time_for_is_skipped_with_the_reason() -> None:
-    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     settings = command.run_settings(quick=True, full=False, budget="", against="")
     engine = cast(Engine, SimpleNamespace(image=lambda _: IMAGE))
     end = time.monotonic() + 1
-    run = session.Session(engine, settings, machine, Progress(io.StringIO()), lambda: None, end)
+    run = session.Session(engine, settings, MACHINE, Progress(io.StringIO()), lambda: None, end)
     run.run(experiments.known_experiments())
     done = [row.result() for row in run.runs]
     assert [row.name for row in done] == [row.name for row in experiments.known_experiments()]
@@ -336,10 +335,9 @@ def test_where_the_engine_or_the_image_is_gone_nothing_more_is_measured(error: T
         if what == asked:
             raise error
 
-    machine = Machine(image="sha256:1", against="", cpus=2, gpus=0)
     engine = cast(Engine, SimpleNamespace(image=lambda _: ask("image")))
     settings, told = Settings(mode="quick", budget=60), io.StringIO()
-    run = session.Session(engine, settings, machine, Progress(told), lambda: ask("engine"), time.monotonic() + 60)
+    run = session.Session(engine, settings, MACHINE, Progress(told), lambda: ask("engine"), time.monotonic() + 60)
     run.run(experiments.known_experiments())
     assert (run.interrupted, run.runs, told.getvalue()) == (True, [], f"bench: {error.reason}\n")
 

@@ -305,6 +305,8 @@ def test_a_broken_wheel_is_refused_by_the_plan_too(tmp_path: Path) -> None:
 def test_the_verb_gives_json_and_ends_in_the_project_s_errors(tmp_path: Path) -> None:
     path = tmp_path / "lib.so"
     path.write_bytes(WHOLE)
+    first, *_, last = invoke("inspect", path).stdout.splitlines()
+    assert (first, last.split()[0]) == (f"{path}: compiled for avx2", "avx2")
     shown = json.loads(invoke("inspect", path, "--json").stdout)
     assert (shown["instruction_set"], shown["libraries"][0]["features"]["avx2"]["compiled"]) == ("avx2", True)
     path.write_bytes(WHOLE[:1000])

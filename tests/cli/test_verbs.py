@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.binary.test_scan import WHOLE
 from tests.commandline import ROOT, invoke
 from tests.pipeline.test_no_container import BOOKWORM
 from tests.rows import each
@@ -70,12 +69,6 @@ def test_the_whole_help_has_all_verbs_in_groups() -> None:
     assert max(map(len, shown.splitlines())) <= 80
     assert set(re.findall(r"^  ([\w-]+)  +[A-Z]", shown, re.MULTILINE)) == set(EVERY)
     assert re.findall(r"^(\w.*):$", shown, re.MULTILINE) == list(help_pages.VERB_GROUPS.values())
-
-
-def test_verbs_may_follow_each_other() -> None:
-    done = invoke("copts", "--cpu", "haswell", "--platform", "linux/amd64", "bench", "--list", "--only", "jpeg")
-    assert "-march=x86-64-v3" in done.stdout
-    assert "decode_and_crop_jpeg" in done.stdout
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
@@ -165,13 +158,6 @@ def test_a_verb_ends_with_the_outcome_of_the_verification(capsys: pytest.Capture
     output, errors = capsys.readouterr()
     assert "isa" in output
     assert errors == f"image tfbuild:x, report reports/{report().id}-failed.html\n"
-
-
-def test_what_a_library_is_compiled_for_is_a_table(tmp_path: Path) -> None:
-    (tmp_path / "lib.so").write_bytes(WHOLE)
-    first, *_, last = invoke("inspect", "lib.so", cwd=tmp_path).stdout.splitlines()
-    assert first == "lib.so: compiled for avx2"
-    assert last.split() == ["avx2", "0.760", "100.0", "%", "compiled", "for", "it"]
 
 
 def test_free_text_and_names_of_files_may_look_like_a_login(tmp_path: Path) -> None:

@@ -11,17 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.commandline import executable
-from tfbuild import __version__, plan
+from tfbuild import plan
 from tfbuild.context import dockerfile
 from tfbuild.context.labels import labels_of, read_labels
 from tfbuild.errors import Unsupported
 from tfbuild.plan import Request
 from tfbuild.verify import labelled_build
-
-
-def build() -> plan.Build:
-    return plan.select(Request(target="cuda", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None)
-
 
 REQUESTS = st.builds(
     Request,
@@ -65,16 +60,6 @@ def test_what_is_written_is_read(request_: Request) -> None:
         assert getattr(read, name) == getattr(built, name)
     assert (read.required, read.gpus, read.environment) == (built.required, built.gpus, built.environment)
     assert plan.alternatives(read) == plan.alternatives(built)
-
-
-def test_the_parts_of_the_plan_are_read_by_their_names() -> None:
-    image_labels = read_labels(labels_of(build()))
-    assert (image_labels.get("cuda"), image_labels.get("cudnn")) == (build().cuda, build().cudnn)
-    assert image_labels.get("copts").split() == list(build().copts)
-    assert image_labels.get("compute-capabilities").split() == list(build().compute_capabilities)
-    assert (image_labels.get("wheel"), image_labels.get("instruction-set")) == ("source", "x86-64-v3")
-    assert image_labels.get("version") == __version__
-    assert image_labels.get("none of tfbuild's") == ""
 
 
 def test_a_plan_has_no_path_of_this_machine_and_a_size(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 
+from tests.measure.test_evaluate import MACHINE as MACHINE
 from tests.measure.test_evaluate import made_up
 from tfbuild.in_container.bench.worker import Ready
 from tfbuild.measure import rounds
@@ -13,8 +14,6 @@ from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment, Need
 from tfbuild.measure.rounds import CaseRun, RoundLimits
 from tfbuild.measure.workers import Key, Machine, Pool, Side
-
-MACHINE = Machine(image="sha256:1", against="", cpus=2, gpus=0)
 
 
 def comparison(*, needs: Need = "", same: bool = False, machine: Machine = MACHINE, **env: str) -> CaseRun:
