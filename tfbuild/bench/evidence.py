@@ -10,7 +10,7 @@ from tfbuild.errors import TfbuildError, reason_of
 from tfbuild.in_container.bench.worker import Peak
 from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe, workers
-from tfbuild.measure.experiments import Case, EvidenceKind, Experiment
+from tfbuild.measure.experiments import Case, Experiment
 from tfbuild.measure.records import Finding
 from tfbuild.measure.workers import Key, Machine, MeasurementError, Pool
 from tfbuild.util.quantities import few
@@ -130,7 +130,7 @@ def peaks_by_batch(
     return points, limit
 
 
-WATCHED: dict[EvidenceKind, Callable[[Experiment, Sequence[Case], Pool, Machine, float], Iterator[Finding]]] = {
+WATCHED: dict[str, Callable[[Experiment, Sequence[Case], Pool, Machine, float], Iterator[Finding]]] = {
     "primitives": _primitives,
     "batch_memory": _batch_memory,
 }

@@ -14,7 +14,6 @@ from tfbuild.measure.evaluate import (
     used_rounds,
     wall,
 )
-from tfbuild.measure.experiments import FindingKind
 from tfbuild.measure.records import FASTER, SLOWER, ArmResult, CaseResult, Finding, Interval, Sample
 
 # Limits for the time of a step with its pipeline over the step alone (the tf.data guide's question); they held in
@@ -30,7 +29,7 @@ WIDTHS = {"float32": 4, "bfloat16": 2, "int8": 1}
 BOUNDS = ("compute-bound", "balanced", "input-bound")
 
 
-def derive(kind: FindingKind, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
+def derive(kind: str, cases: Sequence[CaseResult]) -> tuple[Finding, ...]:
     """Derive an experiment's findings by its `finding`; nothing if too little was measured."""
     conclude = DERIVED.get(kind)
     if conclude is None:
@@ -311,7 +310,7 @@ def _range_of(case: CaseResult, timed: Sequence[ArmResult], middle: int) -> tupl
     return min(may), max(middle, min(must))
 
 
-DERIVED: dict[FindingKind, Callable[[CaseResult], list[Finding]]] = {
+DERIVED: dict[str, Callable[[CaseResult], list[Finding]]] = {
     "against_default": _against_default,
     "bandwidth": _bandwidth,
     "batch_size": _batch_size,

@@ -19,19 +19,6 @@ Metric = Literal["cpu", "wall"]
 # What a case may need: a GPU, which only its workers get; the image of --against; "tuning": variables set by the image
 # that an arm unsets.
 Need = Literal["", "gpu", "against", "tuning"]
-# Each value has its function in a table of tfbuild/bench; reading the facts refuses any other.
-FindingKind = Literal[  # findings.py: DERIVED
-    "",
-    "against_default",
-    "bandwidth",
-    "batch_size",
-    "first_call",
-    "fused",
-    "input_bound",
-    "items_per_second",
-    "page_faults",
-]
-EvidenceKind = Literal["", "primitives", "batch_memory"]  # evidence.py: WATCHED
 # The uses that need a certain row: --model, and verification's throughput check.
 Role = Literal["", "model", "verification"]
 # Where an arm's memory is: on one of several NUMA nodes, with its CPUs, or on huge pages that are reserved.
@@ -80,7 +67,7 @@ class Experiment(Facts, frozen=True):
     compute the same; `fresh`: each case gets new processes, because one case's memory would show in the next;
     `together`: the cases take turns in each round and have one mean; `weight`: seconds that one arm took for all rounds
     of --full on two quiet cores, including its start, by which the budget is divided. For `finding`, `evidence` and
-    `role` see experiments.toml.
+    `role` see experiments.toml; the first two are keys of tables in tfbuild/bench.
     """
 
     name: str
@@ -88,8 +75,8 @@ class Experiment(Facts, frozen=True):
     compares: str
     changes: str
     source: str
-    finding: FindingKind = ""
-    evidence: EvidenceKind = ""
+    finding: str = ""
+    evidence: str = ""
     role: Role = ""
     metric: Metric = "cpu"
     same: bool = False
