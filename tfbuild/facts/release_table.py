@@ -66,7 +66,7 @@ def within(release: str, since: str, before: str) -> bool:
 
 
 class RangeRow(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the releases in [since, before); an empty bound is open.
+    """A fact that holds for the releases, or in facts/cuda.toml the CUDAs, in [since, before); an empty bound is open.
 
     The file explains each table's fields. Rows of one table with the same `key` exclude each other.
     """
@@ -81,7 +81,7 @@ class RangeRow(Facts, frozen=True, kw_only=True):
         return str(getattr(self, self.KEY)) if self.KEY else ""
 
     def covers(self, release: str) -> bool:
-        """Whether the row holds for a release."""
+        """Whether the row holds for a release, or for a CUDA."""
         return within(release, self.since, self.before)
 
 

@@ -13,12 +13,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
 from tfbuild import facts
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import Facts, releases, targets
-from tfbuild.facts.release_table import Cuda, version
+from tfbuild.facts.release_table import Cuda, RangeRow, Sourced, version
 from tfbuild.plan.request import GPUS, Request
 from tfbuild.util import options
 
@@ -85,29 +83,17 @@ def capabilities(request: Request, target: str, release: str) -> tuple[Capabilit
 NVCC = "cuda_nvcc"
 
 
-class Span(Facts, frozen=True, kw_only=True):
-    """A fact that holds for the CUDAs in [since, before)."""
-
-    since: str = msgspec.field(name="from")
-    before: str
-
-    def covers(self, cuda: str) -> bool:
-        """Whether that CUDA is in the span."""
-        return version(self.since) <= version(cuda) < version(self.before)
-
-
-class CapabilityRow(Span, frozen=True, kw_only=True):
+class CapabilityRow(RangeRow, frozen=True, kw_only=True):
     """The CUDAs whose nvcc compiles for a capability, and the first Clang that does (0: none known)."""
 
     name: str
     clang: int
 
 
-class CudnnRow(Span, frozen=True, kw_only=True):
-    """A cuDNN that works with the CUDAs of the span."""
+class CudnnRow(Sourced, frozen=True, kw_only=True):
+    """A cuDNN that works with these CUDAs."""
 
     version: str
-    source: str
 
 
 class CudaTable(Facts, frozen=True, kw_only=True):
