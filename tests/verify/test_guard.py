@@ -59,11 +59,11 @@ def test_any_other_script_is_told_from_it(old: str, new: str, same: bool) -> Non
 # --- the check --------------------------------------------------------------------------------------------------------
 
 
-def judged(script: str = SCRIPT, version: str = __version__, **more: object) -> tuple[str, str, bool]:
+def judged(script: str = SCRIPT, version: str = __version__, **more: object) -> tuple[str, str, str]:
     engine = ImageEngine(files={guard.PATH: script.encode()}, **more)  # type: ignore[arg-type]
     state = verification(engine, version=version)
     check = guard.CHECK.run(state)
-    return check.status, check.detail, state.unstartable
+    return check.status, check.detail, state.why
 
 
 LAX = SCRIPT.replace(f" {guard.lacking(PLANNED)}", "")
@@ -84,10 +84,10 @@ LAX = SCRIPT.replace(f" {guard.lacking(PLANNED)}", "")
 def test_another_text_is_excused_only_by_another_version_and_by_what_it_does(
     script: str, version: str, status: str, told: str
 ) -> None:
-    found, detail, unstartable = judged(script, version)
+    found, detail, why = judged(script, version)
     assert found == status
     assert told in detail
-    assert unstartable == ("command" in told)
+    assert why == (NO_START if "command" in told else "")
 
 
 @each(
@@ -100,15 +100,15 @@ def test_another_text_is_excused_only_by_another_version_and_by_what_it_does(
     ],
 )
 def test_an_image_that_does_not_start_is_a_reason_to_skip_what_needs_it(every: object, told: str) -> None:
-    status, detail, unstartable = judged(every=every)
-    assert (status, unstartable) == ("fail", True)
+    status, detail, why = judged(every=every)
+    assert (status, why) == ("fail", NO_START)
     assert detail.startswith(told)
 
 
 def test_an_image_that_hangs_is_started_once() -> None:
     """No other check starts it: each would wait again."""
     engine = ImageEngine(every=TimeoutError())
-    state = verification(engine, start=NOT_STARTED, why=NO_START)
+    state = verification(engine, start=NOT_STARTED)
     assert guard.CHECK.run(state).status == "fail"
     assert len(engine.asked) == 1
     assert {check.name for check in CHECKS if not check.skip(state)} == {"configuration", "guard", "isa", "code"}

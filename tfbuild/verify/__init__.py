@@ -23,7 +23,7 @@ from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure import probe
 from tfbuild.plan import PLATFORMS, Build, is_version
 from tfbuild.plan.build import Wheel
-from tfbuild.verify.report import NO_START, Check, Throughput
+from tfbuild.verify.report import Check, Throughput
 
 # The labels without which an image is none of ours, and the forms of some. The identifier names the report's files.
 NEEDED_LABELS = ("id", "release", "python", "target", "platform", "features")
@@ -53,9 +53,9 @@ class Verification:
 
     `planned`: the build, by the image's labels; `version`: of the tfbuild that made it, by the labels too.
     `baseline`: what to compare with, or why there is none; `sandbox`: confines all containers; `checks`: those that are
-    done. `unstartable` is set by the check guard, `start` (the first probe's result) and `why` (nothing that needs
-    TensorFlow can run, else empty) by import, `guard` by isa, `throughput` by throughput; `over` when the last check
-    has ended, or one has raised.
+    done. `why` (nothing that needs TensorFlow can run, else empty) is set by the checks guard and import, `start` (the
+    first probe's result) by import, `guard` by isa, `throughput` by throughput; `over` when the last check has ended,
+    or one has raised.
     """
 
     engine: Engine
@@ -65,9 +65,8 @@ class Verification:
     baseline: Baseline | str
     sandbox: Sandbox
     checks: list[Check] = field(default_factory=list)
-    unstartable: bool = False
     start: Results = NOT_STARTED
-    why: str = NO_START
+    why: str = ""
     guard: Guard = NO_GUARD
     throughput: Throughput | None = None
     over: threading.Event = field(default_factory=threading.Event)

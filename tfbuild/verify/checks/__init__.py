@@ -8,18 +8,18 @@ from tfbuild.in_container.smoke.judge import Judgement
 from tfbuild.plan import failures
 from tfbuild.verify import Verification, VerificationCheck, probe_check
 from tfbuild.verify.checks import configuration, guard, isa, throughput
-from tfbuild.verify.report import NO_START
 
 # --- checks that judge one probe inside the image; their judges are in tfbuild/in_container/smoke/judge.py ------------
 
 
 def _import(verification: Verification) -> Judgement:
     """Import TensorFlow; if that fails, all checks that need it are skipped."""
+    verification.why = "TensorFlow does not import (see import)"  # also if the probe cannot be run
     results = verification.ask(judge.IMPORT)
     judged = verification.judge(judge.IMPORT, results)
     verification.start = results
-    failed = judged.status == judge.FAIL and not verification.tensorflow
-    verification.why = "TensorFlow does not import (see import)" if failed else ""
+    if judged.status != judge.FAIL or verification.tensorflow:
+        verification.why = ""
     return with_known_failure(judged, verification.planned.release)
 
 
@@ -37,9 +37,7 @@ def _cuda(verification: Verification) -> Judgement:
     return Judgement(judge.SKIP, reason) if reason and judged.status == judge.SKIP else judged
 
 
-IMPORT = replace(
-    probe_check(judge.IMPORT, _import), skip=lambda verification: NO_START if verification.unstartable else ""
-)
+IMPORT = probe_check(judge.IMPORT, _import)
 ONEDNN, TCMALLOC, NUMERICS = map(probe_check, (judge.ONEDNN, judge.TCMALLOC, judge.NUMERICS))
 CUDA = probe_check(judge.CUDA, _cuda)
 

@@ -9,6 +9,7 @@ from tfbuild.measure import probe
 from tfbuild.plan import Build
 from tfbuild.util import files
 from tfbuild.verify import Verification, VerificationCheck
+from tfbuild.verify.report import NO_START
 
 PATH = "/usr/local/bin/tfbuild-entrypoint"
 MOST_BYTES = 64 * 1024
@@ -21,7 +22,7 @@ LESSER_CPU = "lesser-cpu"
 def _run(verification: Verification) -> Judgement:
     planned = verification.planned
     if why := _does_not_start(verification):
-        verification.unstartable = True
+        verification.why = NO_START
         return Judgement(judge.FAIL, why)
     difference = _difference(verification)
     # Nothing but its own text can excuse an entry point of this version.
