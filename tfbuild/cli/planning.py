@@ -115,9 +115,8 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     """Print the Bazel copts for a CPU and a compiler, to paste, or explain every CPU feature."""
     asked, host = Request(cpu=cpu, platform=platform), host_cpu(cpuinfo)
     chosen = choose_platform(asked)
-    request = Request(cpu=cpu or "host", cpuinfo=cpuinfo, platform=chosen)
+    request = Request(cpu=cpu, cpuinfo=cpuinfo, platform=chosen)
     instruction_set = requested_set(request, PLATFORMS[chosen], host)
-    assert instruction_set is not None  # the request names a CPU, at least "host"
     release, compiler = usual(PLATFORMS[chosen], options["release"], options["compiler"])
     width = options["prefer_vector_width"]
     flags = compilers.flags(instruction_set, compiler, release=release, prefer_vector_width=width)
@@ -125,7 +124,7 @@ def copts(*, cpu: str, cpuinfo: str, platform: str, explain: bool, json: bool, *
     if explain:
         from tfbuild.plan import explain as explaining
 
-        named = requested_set(request, PLATFORMS[chosen], host, exact=True) or instruction_set
+        named = requested_set(request, PLATFORMS[chosen], host, exact=True)
         cpuid = recordings.diagnostics(read_text(Path(cpuinfo)) if cpuinfo else recordings.loader_text()) is not None
         read = host if isa.means_host(cpu) else None
         rows += explaining.feature_rows(named, instruction_set, flags, release, read, cpuid=cpuid)

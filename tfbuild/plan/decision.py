@@ -78,8 +78,7 @@ def _from_source(
 ) -> Build:
     """Plan a compile by Bazel for the requested CPU (default: this machine's)."""
     arch = PLATFORMS[platform]
-    wanted = requested_set(request, arch, host) or requested_set(replace(request, cpu="host"), arch, host)
-    assert wanted is not None  # it names a CPU, at least the host
+    wanted = requested_set(request, arch, host)
     configuration.refuse_flags(request.bazel_flag)
     if request.source_sha256 and not request.source:
         raise UsageError("--source-sha256 is the digest of an archive", hint="name the archive with --source")
@@ -308,8 +307,9 @@ def _official(request: Request, target: str, platform: str, host: Cpu | None) ->
     python = choose_python(request, release, wheel.pythons(release, arch), partial(wheel.pythons, arch=arch))
     compiled = isa.instruction_set(row.features, arch)
     from_base = "[" not in requirement and releases.cuda_from_base(release, target)
-    requested = requested_set(request, arch, host)
-    exact = requested_set(request, arch, host, exact=True)
+    asked = request.cpu or request.cpuinfo
+    requested = requested_set(request, arch, host) if asked else None
+    exact = requested_set(request, arch, host, exact=True) if asked else None
     if exact is not None and (lacking := sorted(set(compiled.features) - set(exact.features))):
         named = shlex.join(["--cpu", request.cpu] if request.cpu else ["--cpuinfo", request.cpuinfo])
         raise Unsupported(
@@ -377,8 +377,8 @@ def _from_file(request: Request, target: str, platform: str, host: Cpu | None) -
             )
     choose_python(replace(request, python=python), release, (python,))  # refuses a base that cannot have it
     sha256 = sources.digest(file.path)
-    sets = (requested_set(request, arch, host, exact=exact) for exact in (True, False))
-    claimed = tuple(dict.fromkeys(claim for claim in sets if claim is not None))
+    widths = (True, False) if request.cpu or request.cpuinfo else ()
+    claimed = [requested_set(request, arch, host, exact=exact) for exact in widths]
     compiled = wheel.instruction_set(file, release, claimed=claimed)
     return Build(
         release=release,

@@ -108,14 +108,12 @@ def named_architecture(request: Request) -> str:
     return next((arch for arch in known if arch != own), "")
 
 
-def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet | None:
-    """Return the instruction set of --cpu, or None without one. --cpuinfo alone means the CPU that it describes.
+def requested_set(request: Request, arch: str, host: Cpu | None, *, exact: bool = False) -> InstructionSet:
+    """Return the instruction set of --cpu, by default of the host, which is the CPU that --cpuinfo describes.
 
     `exact`: with all features of a CPU, also those that make no difference to TensorFlow.
     """
-    name = request.cpu or ("host" if request.cpuinfo else "")
-    if not name:
-        return None
+    name = request.cpu or "host"
     if host is not None and request.cpuinfo:
         isa.same_architecture(host, arch, request.cpuinfo)
     if host is not None and isa.means_host(name) and host.arch != arch:

@@ -314,13 +314,12 @@ def request_with_wheel(
     A wheel that is there already is not downloaded again. Raises NothingFits if no wheel fits the request.
     """
     platform = rules.choose_platform(request)
-    cpu = replace(request, cpu=request.cpu or "host")
-    wanted = rules.requested_set(cpu, PLATFORMS[platform], host, exact=True)
+    wanted = rules.requested_set(request, PLATFORMS[platform], host, exact=True)
     # The target of a wheel that tfbuild did not compile is unknown here; planning refuses one that does not fit.
     targets = ("", rules.refuse_exclusive(request))
     rows = [row for row in source.wheels() if row.target in targets and not row.yanked]
     among = choose.matching([row.published for row in rows], release=request.release, target="", python=request.python)
-    choice = choose.choose(among, platform=platform, features=frozenset(wanted.features if wanted else ()))
+    choice = choose.choose(among, platform=platform, features=frozenset(wanted.features))
     row = chosen_row(rows, choice, source.name, "this request")
     path = _kept(source, row, folder / row.sha256, progress)
     compiled = isa.instruction_set(row.features, PLATFORMS[platform])
