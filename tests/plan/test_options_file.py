@@ -11,11 +11,11 @@ from tests.commandline import invoke
 from tests.rows import each
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest, options_file
-from tfbuild.plan.request import WheelRequest
+from tfbuild.plan.request import WHEEL_OPTIONS
 from tfbuild.util.options import declared
 
 LINUX = ("--platform", "linux/amd64")
-EVERY = {**declared(Request), **declared(RunRequest), **declared(WheelRequest)}
+EVERY = {**declared(Request), **declared(RunRequest), **WHEEL_OPTIONS}
 
 
 def found(folder: Path, text: str, name: str = "tfbuild.toml") -> options_file.OptionsFile:

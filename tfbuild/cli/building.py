@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfbuild.cli.options import COMPILE, HOST, JSON, MAKE, ON_ENGINE, PLAN, RUN, image_on, registry_of, run_of
+from tfbuild.cli.options import COMPILE, JSON, MAKE, ON_ENGINE, PLAN, RUN, image_on, registry_of, run_of
 from tfbuild.cli.output import out, result, say, say_note, show_plan
 from tfbuild.cli.planning import print_notes, select_at_engine, select_on_host
 from tfbuild.cli.verbs import SETTINGS, verb
 from tfbuild.errors import UsageError
 from tfbuild.facts import toolchains
 from tfbuild.plan import Request, RunRequest
+from tfbuild.plan.request import WHEEL_OPTIONS
 from tfbuild.util.files import REPORTS
 from tfbuild.util.options import given_to_compile, make
 from tfbuild.util.progress import Progress
@@ -64,7 +65,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
         "output": ("dist", "folder for the wheel (default: dist)", "PATH"),
         "libtensorflow": (False, "also compile the C library, before 2.19: libtensorflow-ID.tar.gz beside the wheel"),
     },
-    HOST,
+    WHEEL_OPTIONS,
     JSON,
     examples=(
         "invoke wheel --target cpu --release 2.20 --cpu x86-64-v3 --time-limit 5h30m",

@@ -11,7 +11,7 @@ from tfbuild.cpu import Cpu
 from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import Request, RunRequest
-from tfbuild.plan.request import ENGINE, REMOTE, RESOURCES, WheelRequest
+from tfbuild.plan.request import ENGINE, REMOTE, RESOURCES
 from tfbuild.util.files import access_problem
 from tfbuild.util.options import Option, Options, declared, make, of_groups
 
@@ -26,8 +26,6 @@ RUN = declared(RunRequest)
 MAKE: Options = {"base": PLAN["base"], **of_groups(RunRequest, ENGINE)}
 COMPILE = of_groups(RunRequest, RESOURCES, REMOTE)
 ON_ENGINE: Options = {"engine": RUN["engine"]}
-# Of the verbs that plan or compile a wheel.
-HOST = declared(WheelRequest)
 JSON: Options = {"json": Option(False, "print JSON to stdout")}
 REGISTRY: Options = {
     "registry": Option("", "repository, such as ghcr.io/us/tfbuild (default: TFBUILD_REGISTRY, when set)", "HOST/PATH"),

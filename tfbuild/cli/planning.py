@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tfbuild import facts
-from tfbuild.cli.options import HOST, JSON, PLAN, RUN, certificates, host_cpu
+from tfbuild.cli.options import JSON, PLAN, RUN, certificates, host_cpu
 from tfbuild.cli.output import (
     out,
     result,
@@ -26,6 +26,7 @@ from tfbuild.cpu import detect as detect_cpu
 from tfbuild.errors import Unsupported, UsageError
 from tfbuild.plan import PLATFORMS, Build, Request, choose_platform, unused_by_official_wheel, usual
 from tfbuild.plan import select as select_build
+from tfbuild.plan.request import WHEEL_OPTIONS
 from tfbuild.plan.rules import cpu_notes, named_architecture, requested_set
 from tfbuild.util.files import WORK
 from tfbuild.util.options import make
@@ -155,7 +156,7 @@ def cpus(text: str = "", *, json: bool) -> None:
 @verb(
     PLAN,
     SETTINGS,
-    HOST,
+    WHEEL_OPTIONS,
     {"full": (False, "also show Bazel's flags, the source, the features, and why each fix and each base is needed")},
     JSON,
     examples=(

@@ -1,7 +1,7 @@
 """Options in a file: tfbuild.toml, or the table `tool.tfbuild` of a pyproject.toml.
 
-It has the options of `Request`, `RunRequest` and `WheelRequest` by their names, for one build, and `[[build]]` tables:
-a list of builds. Each row of that list has options of `Request`, and takes the others from the top of the file.
+It has the options of `Request`, `RunRequest` and WHEEL_OPTIONS by their names, for one build, and `[[build]]` tables: a
+list of builds. Each row of that list has options of `Request`, and takes the others from the top of the file.
 """
 
 import tomllib
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tfbuild.errors import UsageError
-from tfbuild.plan.request import Request, RunRequest, WheelRequest
+from tfbuild.plan.request import WHEEL_OPTIONS, Request, RunRequest
 from tfbuild.util import options
 from tfbuild.util.files import read_named
 from tfbuild.util.options import Options, declared
 
 # The options that say how to build, and those with the ones that say what to build: all that a file can have.
-RUN_OPTIONS: Options = {**declared(RunRequest), **declared(WheelRequest)}
+RUN_OPTIONS: Options = {**declared(RunRequest), **WHEEL_OPTIONS}
 ALL_OPTIONS: Options = {**declared(Request), **RUN_OPTIONS}
 FILE_NAME, PYPROJECT = "tfbuild.toml", "pyproject.toml"
 BUILD_TABLE = "build"

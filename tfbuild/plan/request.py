@@ -11,7 +11,7 @@ from functools import partial
 from operator import attrgetter
 
 from tfbuild.facts import targets, toolchains
-from tfbuild.util.options import LOOKED_UP, TEXT, option
+from tfbuild.util.options import LOOKED_UP, TEXT, Option, Options, option
 
 COMPILER = "Compiler and flags"
 SOURCE = "TensorFlow's source"
@@ -340,10 +340,7 @@ class RunRequest:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelRequest:
-    """How to compile only a wheel: options that `wheel` and `plan` have in addition to those of `RunRequest`."""
-
-    no_container: bool = option(
-        False, "compile on this machine itself (Linux), without a container engine and without root"
-    )
+# How to compile only a wheel: what `wheel` and `plan` have in addition to the options of `RunRequest`.
+WHEEL_OPTIONS: Options = {
+    "no-container": Option(False, "compile on this machine itself (Linux), without a container engine and without root")
+}
