@@ -21,7 +21,7 @@ from tfbuild.facts import releases
 from tfbuild.plan import MACHINES, newest_official
 from tfbuild.util import terminal
 from tfbuild.util.files import decode, read_named
-from tfbuild.util.quantities import counted
+from tfbuild.util.quantities import counted, few
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -255,8 +255,7 @@ def _share(loss: float | None) -> str:
 
 
 def _few(names: Sequence[str], most: int) -> str:
-    first = terminal.printable(" ".join(names[:most]))
-    return f"{first} and {len(names) - most} more" if len(names) > most else first or "none"
+    return few([*map(terminal.printable, names)], most, " ") or "none"
 
 
 def _explanations(fleet: Fleet) -> Iterator[str]:

@@ -14,7 +14,7 @@ from statistics import median
 from typing import TypeVar
 
 from tfbuild.errors import TfbuildError, reason_of
-from tfbuild.in_container.bench.worker import MOST_VALUE, Calibrated, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import MOST_IDLE, MOST_VALUE, Calibrated, Idle, Ready, WorkerSample
 from tfbuild.measure import records, workers
 from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment
@@ -34,8 +34,6 @@ T = TypeVar("T")
 
 # How often a disturbed round is repeated.
 MOST_REPEATS = 2
-# The largest share of a CPU that a workload may use while idle.
-MOST_IDLE = 0.2
 # The first step of a ResNet-50 took 52 s on a machine with twenty other users.
 PREPARE_SECONDS = 240.0
 MOST_TRIES = 4

@@ -31,7 +31,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def few(names: Sequence[str], most: int) -> str:
+def few(names: Sequence[str], most: int, between: str = ", ") -> str:
     """Return the first names, and how many more there are: "a, b and 3 more"."""
     more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+    return between.join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import cast
 
 from tfbuild import __version__
-from tfbuild.binary.guard import Guard
 from tfbuild.context.labels import read_labels
 from tfbuild.cpu.isa import relevant
 from tfbuild.cpu.recordings import canonical
@@ -144,13 +143,14 @@ def _report(verification: Verification, image: Image, ref: str, seconds: float) 
         software=_software(environment, verification) if environment else None,
         checks=tuple(verification.checks),
         throughput=verification.throughput,
-        source_would_add=_would_add(verification.guard, environment) if environment else (),
+        source_would_add=_would_add(verification, environment) if environment else (),
     )
 
 
-def _would_add(guard: Guard, environment: Environment) -> tuple[str, ...]:
+def _would_add(verification: Verification, environment: Environment) -> tuple[str, ...]:
     """Return what `--cpu host` would add: neither AMX, which needs no flag, nor AVX_VNNI beside AVX512_VNNI."""
-    return isa.unused(guard, (*relevant(canonical(environment.cpu_flags, "x86_64")),))
+    held = relevant(canonical(environment.cpu_flags, "x86_64"))
+    return isa.unused(verification.guard, verification.planned.release, held)
 
 
 def _software(environment: Environment, verification: Verification) -> ImageSoftware:

@@ -31,6 +31,7 @@ STEADY_RATIO = 0.8
 IDLE_SECONDS = 0.15
 # OpenMP's threads spin for 200 ms after their work (KMP_BLOCKTIME's default), which is not the workload's fault.
 SPIN_SECONDS = 0.5
+# The largest share of a CPU that a workload may use while idle, here and for the host.
 MOST_IDLE = 0.2
 # Operations worth timing. If all inputs of one are constants, the optimiser computes it once, before the first sample.
 COSTLY_OPS = (

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from tfbuild import facts
 from tfbuild.binary import scan
 from tfbuild.binary.guard import MOST_BYTES, Guard, read_guard
 from tfbuild.binary.scan import ScannedCode
@@ -39,7 +38,7 @@ def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequenc
     summary = f"compiled for {' '.join(guard.compiled)}, as planned"
     if message is None:
         return Judgement(judge.PASS, f"{summary}; not cross-checked with TensorFlow's message, since {why}")
-    expected = unused(guard, flags)
+    expected = unused(guard, planned.release, canonical(flags, "x86_64"))
     # TensorFlow asks the CPU itself, which may have what this kernel, or any, does not list.
     unlisted = {*guard.unused} - {*expected}
     if tuple(name for name in message if name not in unlisted) != expected:
@@ -49,10 +48,9 @@ def compare(planned: Build, guard: Guard, flags: Sequence[str], message: Sequenc
     return Judgement(judge.PASS, f"{summary}; TensorFlow's own message agrees ({' '.join(message) or 'none unused'})")
 
 
-def unused(guard: Guard, flags: Sequence[str]) -> tuple[str, ...]:
-    """Return the features of this CPU that the build leaves unused, in the guard's names and order."""
-    held = canonical(flags, "x86_64")
-    names = {row.tensorflow for row in facts.features("x86_64") if row.name in held}
+def unused(guard: Guard, release: str, held: frozenset[str]) -> tuple[str, ...]:
+    """Return those features of a CPU that the build leaves unused, in the guard's names and order."""
+    names = releases.guard_spelling(release, held)
     return tuple(name for name in guard.unused if name in names)
 
 
