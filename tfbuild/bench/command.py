@@ -30,8 +30,7 @@ def run_settings(*, quick: bool, full: bool, budget: str, against: str) -> Setti
     if quick + full + bool(budget) > 1:
         raise UsageError("--quick, --full and --budget exclude each other", hint="give one of them")
     mode = "quick" if quick else "full" if full else "budget"
-    defaults = {"quick": session.QUICK_SECONDS, "full": session.FULL_SECONDS, "budget": session.USUAL_SECONDS}
-    return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or defaults[mode], against=against)
+    return Settings(mode=mode, budget=limit_seconds(budget, "--budget") or session.SECONDS[mode], against=against)
 
 
 def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[str], batch: str) -> Settings:

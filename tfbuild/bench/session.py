@@ -81,10 +81,8 @@ def _not_begun(row: Experiment, case: Case, machine: Machine) -> CaseResult:
 
 # --- a run -----------------------------------------------------------------------------------------------------------
 
-QUICK_SECONDS = 80.0
-USUAL_SECONDS = 300.0
-# The time of all rows by their weights, and some more.
-FULL_SECONDS = 3600.0
+# By mode; --full has the time of all rows by their weights, and some more.
+SECONDS = {"quick": 80.0, "budget": 300.0, "full": 3600.0}
 ROUNDS = {"quick": 7, "budget": 15, "full": 21}
 # Starting workers and six rounds of the shortest samples take at least this long.
 LEAST_SECONDS = 6.0
@@ -113,11 +111,6 @@ class Settings:
     @property
     def quick(self) -> bool:
         return self.mode == "quick"
-
-    @property
-    def most_rounds(self) -> int:
-        """Return the number of rounds for each case."""
-        return self.rounds or ROUNDS[self.mode]
 
 
 @dataclass
@@ -262,7 +255,8 @@ class Session:
     def _limits(self, seconds: float) -> RoundLimits:
         end = time.monotonic() + max(0.0, seconds)
         latest = min(self.end, end + max(GRACE_SECONDS, GRACE * max(0.0, seconds)))
-        return RoundLimits(rounds=self.settings.most_rounds, end=min(end, latest), latest=latest)
+        most = self.settings.rounds or ROUNDS[self.settings.mode]
+        return RoundLimits(rounds=most, end=min(end, latest), latest=latest)
 
 
 def bench(

@@ -30,7 +30,7 @@ from tfbuild.oci.manifests import (
     parse_object,
 )
 from tfbuild.oci.references import DIGEST, TAG, Repository, parse_image
-from tfbuild.oci.transport import Connection, body_of, next_page, parallel, redirect_address
+from tfbuild.oci.transport import Connection, body_of, parallel, redirect_address
 
 ANY_MANIFEST = {"Accept": ", ".join((*LISTS, *IMAGES))}
 MOST_ROWS = 10_000
@@ -80,12 +80,12 @@ class Registry:
         for _ in range(MOST_PAGES):
             page = parse_object(body_of(answer), f"list of {field}").get(field)
             rows += page if isinstance(page, list) else []
-            url = next_page(answer)
+            url = answer.links.get("next", {}).get("url", "")
             if len(rows) > MOST_ROWS:
                 break
             if not url:
                 return rows
-            answer = self._request("GET", url, **options)
+            answer = self._request("GET", redirect_address(answer.url, url), **options)
         raise Malformed(
             f"{self.repository} has more than {MOST_ROWS} {field}, or an endless list of them",
             hint="use a separate repository for tfbuild's images",

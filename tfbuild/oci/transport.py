@@ -207,12 +207,6 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES) -> Iterator[bytes]
         raise RegistryRefused(f"the download of {answer.url} broke off: {cause(error)}", hint="try again") from error
 
 
-def next_page(answer: requests.Response) -> str:
-    """Return the address of a list's next page; "" if this is the last."""
-    url = answer.links.get("next", {}).get("url", "")
-    return redirect_address(answer.url, url) if url else ""
-
-
 # --- one repository, with the credentials of the engine's client ------------------------------------------------------
 
 

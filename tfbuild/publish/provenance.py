@@ -21,8 +21,6 @@ from tfbuild.oci.manifests import Manifest
 from tfbuild.publish import sbom
 from tfbuild.verify import report as reporting
 
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD = "urn:tfbuild:image:1"
 BUILDER = "urn:tfbuild:local"
 # The request; what tfbuild decided is in the labels. SLSA separates the two.
@@ -93,9 +91,9 @@ def statement(
         },
     }
     document = {
-        "_type": STATEMENT,
+        "_type": "https://in-toto.io/Statement/v1",
         "subject": [_resource(f"{repository}:{known.id}", digest)],
-        "predicateType": PREDICATE,
+        "predicateType": "https://slsa.dev/provenance/v1",
         "predicate": predicate,
     }
     return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False).encode() + b"\n"

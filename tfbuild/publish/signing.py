@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, VerificationFailed
 
-PROGRAM = "cosign"
 MOST_BYTES = 1 << 20
 # How long a check may take, and a signature, for which somebody may have to type a password or log in.
 CHECK_SECONDS = 120.0
@@ -45,7 +44,7 @@ def _command(text: str, *words: str) -> list[str]:
         raise UsageError(
             f"{text!r} cannot be split into options for cosign: {error}", hint="quote them as in a shell"
         ) from None
-    path = shutil.which(PROGRAM)
+    path = shutil.which("cosign")
     if path is None:
         raise TfbuildError(
             "signatures need cosign, which is not on PATH",

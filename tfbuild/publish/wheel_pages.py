@@ -78,17 +78,13 @@ def _top_page(rows: Iterable[IndexedWheel], url: str) -> str:
     return render("index/top.html", table=table, reports=reports, url=url.rstrip("/") or "URL")
 
 
-def _address(row: IndexedWheel) -> str:
-    """Return the address of a file from its project's page, with "+" escaped, which S3 reads as a space."""
-    return f"../../../pool/{row.sha256}/{quote(row.name)}"
-
-
 def _project_page(project: str, rows: Iterable[IndexedWheel], documents: Mapping[str, str]) -> str:
     links = [
         {
             "text": row.name,
             "attributes": {
-                "href": f"{_address(row)}#sha256={row.sha256}",
+                # With "+" escaped, which S3 reads as a space.
+                "href": f"../../../pool/{row.sha256}/{quote(row.name)}#sha256={row.sha256}",
                 "data-requires-python": row.requires_python or None,
                 "data-core-metadata": f"sha256={row.metadata}",
                 "data-yanked": row.yanked or None,

@@ -175,8 +175,6 @@ def raise_if_failed(report: Report, image: str) -> None:
 
 # --- what every view shows -------------------------------------------------------------------------------------------
 
-ALL_WORKLOADS = "all (geometric mean)"
-
 
 class Shown(NamedTuple):
     """How a status looks: its word and colour in the terminal, its sign (with a word, as not all see colours) and CSS
@@ -263,7 +261,7 @@ def _chart(throughput: Throughput) -> Markup:
     """Draw the mean and each workload."""
     from tfbuild import pages
 
-    rows: list[tuple[str, Benchmark | Throughput]] = [(ALL_WORKLOADS, throughput)]
+    rows: list[tuple[str, Benchmark | Throughput]] = [("all (geometric mean)", throughput)]
     rows += [(row.name, row) for row in throughput.benchmarks]
     lines = [pages.Line(label=name, ratio=row.cpu, effect=row.effect, band=row.band) for name, row in rows]
     named = "throughput of the image relative to the baseline"
