@@ -2,7 +2,6 @@
 
 import os
 from contextlib import ExitStack, closing, nullcontext
-from types import SimpleNamespace
 
 import pytest
 from docker.errors import APIError
@@ -41,13 +40,10 @@ def test_every_container_is_confined_and_a_sandboxed_one_more() -> None:
 
 
 def worker(script: str, ended: list[str]) -> Worker:
-    def kill(signal: str) -> None:
-        ended.append(signal)
-
     cleanup = ExitStack()
     cleanup.callback(ended.append, "removed")
     attached = cleanup.enter_context(closing(Attached(["sh", "-c", script], os.environ)))
-    return Worker(SimpleNamespace(name="w", kill=kill), attached, cleanup)
+    return Worker("w", ended.append, attached, cleanup)
 
 
 def test_a_worker_answers_line_by_line_until_its_block_ends() -> None:

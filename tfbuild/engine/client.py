@@ -218,7 +218,7 @@ class Engine:
         with ExitStack() as stack:
             container = stack.enter_context(self._container(ref, command, **options))
             attached = stack.enter_context(closing(self._attach(container)))
-            return Worker(container, attached, stack.pop_all())
+            return Worker(container.name, container.kill, attached, stack.pop_all())
 
     @contextmanager
     def sandbox(self, ref: str, files: Mapping[str, bytes], path: str) -> Iterator[Sandbox]:

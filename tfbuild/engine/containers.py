@@ -4,7 +4,7 @@ import io
 import re
 import tarfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -152,11 +152,13 @@ class WorkerDied(TfbuildError):
 
 
 class Worker(AbstractContextManager["Worker"]):
-    """A running worker; use it as a context manager, or call close(), to remove its container."""
+    """A running worker; use it as a context manager, or call close(), to remove its container.
 
-    def __init__(self, container: Any, attached: Attached, cleanup: ExitStack) -> None:
-        self.name: str = container.name
-        self._container, self._attached, self._cleanup = container, attached, cleanup
+    `kill`: sends a signal to its process, by the signal's name.
+    """
+
+    def __init__(self, name: str, kill: Callable[[str], object], attached: Attached, cleanup: ExitStack) -> None:
+        self.name, self._kill, self._attached, self._cleanup = name, kill, attached, cleanup
         self._lost = ""
 
     def ask(self, line: str, timeout: float) -> str:
@@ -204,7 +206,7 @@ class Worker(AbstractContextManager["Worker"]):
     def _signal(self, name: str) -> None:
         try:
             with translated():
-                self._container.kill(signal=name)
+                self._kill(name)
         except TfbuildError as error:
             self._fail(f"cannot send {name} to the worker: {error.reason}")
 

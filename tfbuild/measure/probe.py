@@ -83,7 +83,9 @@ class Installation:
         """Start a process that answers each line with a line."""
         with ExitStack() as stack:
             attached = stack.enter_context(closing(Attached(*self._process(ref, command, **options))))
-            return Worker(_Process(attached.process), attached, stack.pop_all())
+            process = attached.process
+            kill = lambda name: process.send_signal(Signals[name])  # noqa: E731
+            return Worker(str(process.pid), kill, attached, stack.pop_all())
 
     def _process(
         self,
@@ -104,16 +106,6 @@ class Installation:
 
     def _own(self, word: str) -> str:
         return word.replace(ROOT, str(self._root))
-
-
-class _Process:
-    """A process that a Worker pauses as it does a container."""
-
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self.name, self._process = str(process.pid), process
-
-    def kill(self, signal: str) -> None:
-        self._process.send_signal(Signals[signal])
 
 
 Runner = Engine | Installation
