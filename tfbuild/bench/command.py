@@ -48,6 +48,8 @@ def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[st
         raise UsageError(wrong_model, hint=hint)
     if wrong := [shape for shape in shapes if not SHAPE.fullmatch(shape)]:
         raise UsageError(f"--shape {wrong[0]!r} is invalid", hint="name an input and its sizes: --shape ids=1,128")
+    if len({shape.partition("=")[0] for shape in shapes}) < len(shapes):
+        raise UsageError("--shape names an input twice", hint="leave out one of them")
     inside = [file for file in folder.rglob("*") if file.is_file()]
     more = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file.read_bytes() for file in inside}
     # TensorFlow Serving's folders end in a number.

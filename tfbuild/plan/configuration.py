@@ -251,6 +251,8 @@ def refuse_settings(request: Request, release: str, answers: Iterable[str]) -> N
                 hints[word] = f"--{option} {match[1] if option == 'compute-capabilities' else 'chooses it'}"
     for word, hint in hints.items():
         raise UsageError(f"{word} sets something other than the plan and the labels say", hint=hint)
+    if len(dict(text.split("=", 1) for text in request.configure)) < len(request.configure):
+        raise UsageError("--configure gives two answers to one question", hint="leave one out")
     asked = {row.variable for row in table().configure}
     if unasked := [text for text in request.configure if (name := text.partition("=")[0]) in asked - {*answers}]:
         why = f"configure.py of TensorFlow {release} does not ask for {name} in this build"

@@ -65,10 +65,8 @@ def named_remote(request: RunRequest) -> Remote | None:
             )
         return None
     if request.remote_readonly and request.remote_executor:
-        raise UsageError(
-            "--remote-readonly does not work with --remote-executor: an executor stores its results",
-            hint="leave out one of the two",
-        )
+        why = "--remote-readonly does not work with --remote-executor: an executor stores its results"
+        raise UsageError(why, hint="leave out one of the two")
     if bool(request.remote_client_cert) != bool(request.remote_client_key):
         raise UsageError(
             "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
