@@ -164,6 +164,9 @@ def verify(image: str = "", *, python: str, json: bool, registry: str, pull: boo
     context, signed = options.pop("context"), options.pop("signed")
     if bool(image) == bool(python):
         raise UsageError("verify needs either IMAGE or --python VENV", hint="invoke verify IMAGE")
+    useless = tuple(options) if python else ("engine", "base", "no_throughput") if registry and not pull else ()
+    if given := [f"--{name.replace('_', '-')}" for name in useless if options[name] not in ("", "auto", False)]:
+        raise UsageError(f"{', '.join(given)}: only for an image on an engine", hint=f"leave out {' and '.join(given)}")
     if registry and image:
         verify_published(image, registry, pull=pull, context=context, signed=signed, json=json, **options)
         return
@@ -189,7 +192,6 @@ def verify_published(
     from tfbuild.pipeline.maker import Maker
     from tfbuild.publish import indexes, pushing, signing
 
-    run = run_of(options)
     place = registry_of(registry, options["ca_cert"])
     demand = signing.demand_of(signed, place.ca)
     found = pushing.find_published(place, image, demand)
@@ -205,7 +207,7 @@ def verify_published(
         out({**found.to_json(), **state, "rebuild_options": pushing.rebuild_options(found)})
     pushing.refuse_unfinished(place, found, base)
     if pull:
-        maker = Maker(run=run)
+        maker = Maker(run=run_of(options))
         maker.engine.pull(found.reference, maker.progress)
         finish(maker.verify(found.reference), found.reference, json=json)
     elif not json:
@@ -247,11 +249,12 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
     from tfbuild.engine import Engine
 
     of_image = inspector.is_image(subject)
+    if (sbom and full) or ((sbom or engine) and not of_image):
+        hint = "invoke inspect IMAGE --sbom" if sbom else "leave out --engine"
+        raise UsageError("--sbom and --engine are for an image, and --sbom without --full", hint=hint)
     if sbom:
         from tfbuild.publish import sbom as bills
 
-        if full or not of_image:
-            raise UsageError("--sbom is for an image, and without --full", hint="invoke inspect IMAGE --sbom")
         connected = Engine.connect(engine)
         image = connected.image(image_on(connected, subject))
         sys.stdout.write(bills.document(image, bills.read_contents(connected, image.id)).decode())

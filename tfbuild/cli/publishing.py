@@ -42,8 +42,8 @@ def push(image: str, *, engine: str, registry: str, ca_cert: str, yank: str, jso
 
     force, access, indexes, sign_options = (options[name] for name in ("force", "access", "indexes", "sign_options"))
     signs = options["sign"] or sign_options
-    given = {"--access": access, "--indexes": indexes, "--yank": yank, "--force": force, "--sign": signs}
-    used = [name for name, value in given.items() if value]
+    given = {"access": access, "indexes": indexes, "yank": yank, "force": force, "sign": signs, "engine": engine}
+    used = [f"--{name}" for name, value in given.items() if value]
     if (access or indexes or yank) and used[1:]:
         raise UsageError(f"{used[0]} pushes no image", hint=f"leave out {' and '.join(used[1:])}")
     destination = registry_of(registry, ca_cert, image)
