@@ -42,6 +42,8 @@ def test_ignored_compile_options_are_noted_where_nothing_is_compiled(tmp_path: P
     output = dry_run(tmp_path, "--wheel", "official", *shared)
     assert "note: --jobs, --time-limit, --remote-cache: ignored, because --wheel official compiles nothing" in output
     assert "ignored" not in dry_run(tmp_path, "--cpu", "x86-64-v3", *shared)
+    output = dry_run(tmp_path, "--cpu", "x86-64-v3", "--reuse", "x.whl", *shared)
+    assert "note: --jobs, --time-limit, --remote-cache: ignored, because --reuse compiles nothing" in output
 
 
 def test_the_glibc_that_a_wheel_may_need_is_told_before_it_is_compiled(tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     run = run_of(options)
     chosen = select_at_engine(make(Request, options), run)
     maker = Maker(run=run)
-    kind, ignored = chosen.wheel.kind, given_to_compile(make(RunRequest, options))
+    origin = "--reuse" if run.reuse else f"--wheel {chosen.wheel.kind}"
     # No error: a CI matrix gives all of its rows the same options.
-    if ignored and kind != "source":
-        say_note(f"{', '.join(ignored)}: ignored, because --wheel {kind} compiles nothing")
+    if origin != "--wheel source" and (ignored := given_to_compile(make(RunRequest, options))):
+        say_note(f"{', '.join(ignored)}: ignored, because {origin} compiles nothing")
     if dry_run:
         context = maker.render(chosen)
         out([{**chosen.to_json(), "context_digest": context.digest}]) if json else show_plan(chosen)
