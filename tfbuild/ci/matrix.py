@@ -135,10 +135,8 @@ def _combinations(request: MatrixRequest) -> Iterator[Request]:
     if request.builds:
         yield from request.builds
         return
-    product = itertools.product(
-        request.targets or targets.matrix_targets(), request.releases or ("",), tuple(_kinds(request))
-    )
-    for target, release, kind in product:
+    names, kinds = request.targets or targets.matrix_targets(), _kinds(request)
+    for target, release, kind in itertools.product(names, request.releases or ("",), kinds):
         combination = replace(kind, target=target, release=release)
         yield from (replace(combination, python=python) for python in request.pythons or _pythons(combination))
 
@@ -182,6 +180,8 @@ def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[
     `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL. Raises UsageError if no build is left.
     """
     labels = dict(map(_own_label, own))
+    if len(labels) < len(own):
+        raise UsageError(f"--runner {' '.join(own)}: two labels for the same rows", hint="leave out one of them")
     hosted = [row for row in matrix_table().runner if row.system == system]
     rows: list[Row] = []
     without: Counter[tuple[str, str, int]] = Counter()
