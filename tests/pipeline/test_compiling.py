@@ -135,6 +135,7 @@ MIRROR = {"mirror": "http://mirror.site"}
     [
         ([KILLED], FAILED, {"jobs": 8}, BuildFailed, "a compiler or Bazel was killed", "--jobs 4; what is compiled"),
         ([], OUT_OF_MEMORY, {"jobs": 8}, BuildFailed, "a compiler or Bazel was killed", "--jobs 4; what is compiled"),
+        ([KILLED], FAILED, {"remote": EXECUTOR}, BuildFailed, "a compiler or Bazel was killed", "give the executor's"),
         ([FULL], FAILED, {"remote": EXECUTOR}, BuildFailed, "the image could not be built", "the log"),
         ([f"WARNING: {FULL}"], FAILED, {}, BuildFailed, "the image could not be built", "the log"),
         ([FULL, KILLED], FAILED, {}, DiskFull, "the engine's disk is full\nthe image could", "docker builder prune"),

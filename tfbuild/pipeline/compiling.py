@@ -205,15 +205,15 @@ def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed,
     """Return the error with what to do about it, where that is known."""
     # Programs call a full disk anything: apt calls signatures invalid. Bazel removes a half-written output at once.
     # With an executor, the line may be about a worker's disk.
-    full = watch.full and not (run.remote and run.remote.executor)
-    if full or faults.disk_is_full(builder.data_root):
+    executor = bool(run.remote and run.remote.executor)
+    if (watch.full and not executor) or faults.disk_is_full(builder.data_root):
         message = f"{builder.where}'s disk is full\n{error.reason}"
         return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
     if share is not None and (watch.killed or "exit code: 137" in error.reason):
-        return BuildFailed(
-            f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}",
-            hint=f"{memory_hint(share, builder.where)}; what is compiled is kept. {error.hint}",
-        )
+        why = f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}"
+        workers = f"give the executor's workers more memory, or {builder.where} if Bazel itself was killed"
+        hint = workers if executor else memory_hint(share, builder.where)
+        return BuildFailed(why, hint=f"{hint}; what is compiled is kept. {error.hint}")
     if watch.no_use:
         return BuildFailed(f"the remote executor cannot be used: {watch.no_use}\n{error.reason}", hint=USELESS)
     if watch.no_remote and run.remote:
