@@ -444,7 +444,8 @@ def test_a_wheel_that_was_compiled_by_the_plan_takes_the_compile_s_place(engine:
 def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there(
     engine: MemoryEngine, tmp_path: Path
 ) -> None:
-    output = tmp_path / "bundle.tar"
+    output, left = tmp_path / "bundle.tar", tmp_path / ".bundle.tar.0a1b2c3d"
+    left.touch()  # by a run that was killed
     made, _ = maker(engine, tmp_path)
 
     def save(names: Any, path: Path) -> None:
@@ -454,6 +455,7 @@ def test_a_bundle_has_the_stages_that_download_and_a_build_takes_them_from_there
 
     engine.save = save  # type: ignore[method-assign]
     made.bundle((COMPILED, OFFICIAL), output)
+    assert not left.exists()
     listing = bundle.read_bundle(output).listing
     stages = ["system", "fetch", "packages", "system", "packages"]
     assert [stage for stage, *_ in engine.jobs] == stages

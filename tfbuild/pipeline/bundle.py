@@ -96,14 +96,14 @@ def image_name(context: Context, base: Base, argument: str) -> str:
 
 
 def write_bundle(engine: Engine, path: Path, builds: list[BundledBuild]) -> None:
-    """Save the images of these builds to the file `path`, and their list. Raises TransferFailed, OSError."""
+    """Save these builds' images, and their list, to `path`. Raises TransferFailed, and OSError if that is removed."""
     names = list(dict.fromkeys(name for row in builds for name in row.images.values()))
     listing = Listing(builds=builds, layers={name: list(engine.image(name).layers) for name in names})
     engine.save(names, path)
     text = msgspec.json.format(msgspec.json.encode(listing), indent=2)
     member = tarfile.TarInfo(LIST)
     member.size = len(text)
-    with tarfile.open(path, "a") as archive:
+    with path.open("r+b") as file, tarfile.open(fileobj=file, mode="a") as archive:
         archive.addfile(member, io.BytesIO(text))
 
 

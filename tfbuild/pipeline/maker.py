@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from glob import escape
 from pathlib import Path
 
 from tfbuild import cpu, plan
@@ -212,6 +213,8 @@ class Maker:
                     self._download(build, arguments, made)
                 step = self.progress.step(f"write {output}")
                 with step, files.writing(output, OUTPUT_HINT), files.whole(output) as part:
+                    for left in output.parent.glob(f".{escape(output.name)}.{8 * '[0-9a-f]'}"):  # of a killed run
+                        files.remove(left)
                     bundles.write_bundle(self.engine, part, made)
             finally:
                 for name in {name for row in made for name in row.images.values()}:

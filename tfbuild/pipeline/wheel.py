@@ -138,10 +138,8 @@ def check_output(output: Path, build: Build) -> None:
             # Up to 2.15 no flag names it: with CUDA it has the same name as without.
             names = {flag for flag in (*its["bazel_flags"], *build.bazel_flags) if "WHEEL_NAME=" in flag}
             if same and its["id"] != build.id and len(names) < 2:
-                raise UsageError(
-                    f"{file} is the wheel of {its['id']}, and would be replaced",
-                    hint="--output with another folder, or move it away",
-                )
+                hint = "--output with another folder, or move it away"
+                raise UsageError(f"{file} is the wheel of {its['id']}, and would be replaced", hint=hint)
 
 
 def compiled(build: Build, wheel: Path) -> CompiledWheel:
