@@ -33,7 +33,7 @@ def test_the_options_become_a_run(tmp_path: Path) -> None:
     request = RunRequest(
         engine="tcp://b:1", mirror="https://mirror.site/x/", network="host", jobs="4",
         time_limit="1h", need_disk="5", remote_cache="grpc://cache:1", remote_readonly=True, no_cache=True,
-        no_verify=True, no_throughput=True, reverify=True,
+        no_verify=True, no_throughput=True,
     )  # fmt: skip
     run = run_of(request, tmp_path / "ca.pem", "bootstrap")
     assert run.engine == "tcp://b:1"
@@ -43,7 +43,8 @@ def test_the_options_become_a_run(tmp_path: Path) -> None:
     assert (run.jobs, run.seconds, run.disk, run.ca) == (4, 3600.0, 5 * 10**9, tmp_path / "ca.pem")
     assert run.remote is not None
     assert run.remote.name == "cache grpc://cache:1, read only"
-    assert (run.no_cache, run.verify, run.throughput, run.reverify) == (True, False, False, True)
+    assert (run.no_cache, run.verify, run.throughput, run.reverify) == (True, False, False, False)
+    assert run_of(RunRequest(reverify=True), None).reverify
 
 
 def test_a_bundle_is_built_from_without_a_network(tmp_path: Path) -> None:

@@ -113,10 +113,9 @@ def require(build: Build, machine: HostSystem) -> None:
     if build.platform != MACHINES.get(os.uname().machine):
         raise Unsupported(f"the plan is for {build.platform}, and this machine is {os.uname().machine}", hint=INSTEAD)
     if build.toolchain.cuda_base:
-        raise Unsupported(
-            f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image",
-            hint="leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA",
-        )
+        why = f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image"
+        hint = "leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA"
+        raise Unsupported(why, hint=hint)
     missing = lacking(build, machine) if machine.apt else _lacking_programs(build, machine)
     if missing:
         # A compiler or a Python that its release lacks is known by apt's own words.

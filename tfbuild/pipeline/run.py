@@ -59,6 +59,8 @@ def run_of(request: RunRequest, ca: Path | None, base: str = "auto") -> Run:
     disk = positive("need-disk", request.need_disk) * 10**9 if request.need_disk.strip("0") else 0
     if request.network not in ("", "host", "none", "default"):
         raise UsageError(f"unknown network {request.network!r}", hint="one of: default, host, none")
+    if request.no_verify and request.reverify:
+        raise UsageError("--no-verify and --reverify contradict each other", hint="leave out one of the two")
     # Scripts of the build read the address; Bazel, git and pip each parse it.
     if is_url and not remotes.is_address(mirror):
         raise UsageError(f"--mirror {mirror!r} is not a valid address", hint="--mirror https://HOST[:PORT][/PATH]")
