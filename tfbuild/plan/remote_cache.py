@@ -57,12 +57,12 @@ def named_remote(request: RunRequest) -> Remote | None:
             "--remote-cache no longer takes an image in a registry",
             hint="keep the folder build/host/RELEASE/cache of `invoke wheel --no-container`, or name a cache server",
         )
-    if not request.remote_cache and not request.remote_executor:
+    alone = request.remote_fallback == "no"
+    if not request.remote_executor and (alone or not request.remote_cache):
         if any(name.startswith("remote-") for name, *_ in given(request)):
-            raise UsageError(
-                "the other --remote-... options need a remote cache or a remote executor",
-                hint="--remote-cache grpcs://HOST:PORT",
-            )
+            needs = "--remote-fallback needs" if alone else "the other --remote-... options need a remote cache or"
+            hint = "--remote-executor grpcs://HOST:PORT" if alone else "--remote-cache grpcs://HOST:PORT"
+            raise UsageError(f"{needs} a remote executor", hint=hint)
         return None
     if request.remote_readonly and request.remote_executor:
         why = "--remote-readonly does not work with --remote-executor: an executor stores its results"
