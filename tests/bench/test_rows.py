@@ -111,11 +111,15 @@ def test_xla_is_measured_beside_the_same_onednn() -> None:
 
 def test_a_folder_is_a_saved_model_of_the_user_s_own(tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "3"
-    (folder / "variables").mkdir(parents=True)
+    (folder / "assets").mkdir(parents=True)
+    (tmp_path / "weights").mkdir()
+    (folder / "variables").symlink_to("../../weights")
+    (folder / "assets" / "words").write_bytes(b"words")
     (folder / "saved_model.pb").write_bytes(b"graph")
     (folder / "variables" / "variables.index").write_bytes(b"weights")
     settings = command.with_saved_model(SETTINGS, [str(folder)], ["ids=1,128", "m=1,128"], "8")
     assert settings.more == {
+        "/tfbuild-bench/model/assets/words": b"words",
         "/tfbuild-bench/model/saved_model.pb": b"graph",
         "/tfbuild-bench/model/variables/variables.index": b"weights",
     }

@@ -50,7 +50,8 @@ def with_saved_model(chosen: Settings, named: Sequence[str], shapes: Sequence[st
         raise UsageError(f"--shape {wrong[0]!r} is invalid", hint="name an input and its sizes: --shape ids=1,128")
     if len({shape.partition("=")[0] for shape in shapes}) < len(shapes):
         raise UsageError("--shape names an input twice", hint="leave out one of them")
-    inside = [file for file in folder.rglob("*") if file.is_file()]
+    # From each of its folders: they may be links, which rglob does not follow.
+    inside = [file for top in folder.iterdir() for file in (top, *top.rglob("*")) if file.is_file()]
     more = {f"{probe.ROOT}/model/{file.relative_to(folder)}": file.read_bytes() for file in inside}
     # TensorFlow Serving's folders end in a number.
     name = next(part for part in folder.resolve().parts[::-1] if not part.isdigit())
