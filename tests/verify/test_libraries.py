@@ -106,14 +106,13 @@ def test_an_image_of_somebody_else_is_inspected_by_what_pip_installed(metadata: 
 
 def environment(folder: Path, version: str) -> Path:
     """Make a virtual environment of this Python, with these libraries as those of tensorflow-cpu ("2.20.0 file")."""
-    version, _, file = version.partition(" ")
+    version, _, way = version.partition(" ")
     venv.create(folder, symlinks=True)
     site = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     metadata = site / f"tensorflow_cpu-{version}.dist-info"
     metadata.mkdir()
-    for name in ("METADATA", *(["direct_url.json"] if file else [])):
-        (metadata / name).touch()
-    (metadata / "RECORD").write_text(f"tensorflow/{FRAMEWORK},,\n")
+    for name in ("METADATA", {"file": "direct_url.json"}.get(way, "INSTALLER")):
+        (metadata / name).write_text(way or "pip\n")
     (site / "tensorflow").mkdir()
     for path, content in FILES.items():
         if "/tensorflow/lib" in path and isinstance(content, bytes):
@@ -123,7 +122,8 @@ def environment(folder: Path, version: str) -> Path:
 
 # Its code is compiled for F16C, which 2.20.0's official wheel is not.
 @pytest.mark.parametrize(
-    ("version", "code"), [("2.21.0", "pass"), ("2.21.0+own", "pass"), ("2.20.0 file", "pass"), ("2.20.0", "fail")]
+    ("version", "code"),
+    [("2.21.0", "pass"), ("2.21.0+own", "pass"), ("2.20.0 file", "pass"), ("2.20.0 conda", "pass"), ("2.20.0", "fail")],
 )
 def test_an_installed_wheel_is_verified_as_its_image_would_be(version: str, code: str, tmp_path: Path) -> None:
     reports = tmp_path / "reports"

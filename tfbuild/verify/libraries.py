@@ -110,8 +110,8 @@ sys.version_info < (3, 10) or print(platform.python_version(), platform.machine(
 class InstalledWheel(probe.Installation):
     """The TensorFlow of an environment, as the image of its official wheel that it should equal.
 
-    One with a local version ("2.21.0+v3"), or from a file, as `install` hands it to pip, may be somebody's own: its
-    guard and all of its code should agree.
+    One with a local version ("2.21.0+v3"), of conda, or from a file, as `install` hands it to pip, may be somebody's
+    own: its guard and all of its code should agree.
     """
 
     def image(self, ref: str) -> Image:
@@ -132,8 +132,12 @@ class InstalledWheel(probe.Installation):
         build = select(Request(release=release, platform=platform, target="mkl", wheel="official"), None)
         own_wheel = replace(build.wheel, requirement=f"{project}=={version}", sha256="")
         build = replace(build, python=minor, target=target, wheel=own_wheel)
-        if version.local or any(Path(folder).glob(f"{project.replace('-', '_')}-*.dist-info/direct_url.json")):
-            own = inspector.inspect(Path(folder, releases.PACKAGE), full=False, progress=Progress())
+        beside = {file.name: file for file in Path(folder).glob(f"{project.replace('-', '_')}-*.dist-info/*")}
+        conda = "INSTALLER" in beside and beside["INSTALLER"].read_text().strip() == "conda"
+        if version.local or conda or "direct_url.json" in beside:
+            with files.temporary_folder() as scratch:
+                found = copied(cast(Engine, self), image.id, site_packages(minor), scratch)
+                own = inspector.of_libraries(ref, release, found, full=False, progress=Progress())
             # The guard knows what compilers hardly write by themselves, such as AVX_VNNI.
             held = own.compiled | (own.guard.features if own.guard else frozenset[str]())
             build = replace(build, instruction_set=isa.instruction_set(held, machine), compiler="", threading="")
