@@ -117,7 +117,7 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 - **planned**: `invoke build` accepts it, but nobody has compiled it with tfbuild yet. Numbers refer to reasons below.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
 - **compiled**: the compile finished, and the image passed verification.
-- The `cuda` column also names CUDA, cuDNN, and the compiler if it differs from the row's.
+- The `cuda` column also names CUDA, cuDNN, and the compiler and Debian if they differ from the row's.
 
 The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`; another `--compiler`
 may need another Debian.
@@ -132,16 +132,18 @@ class Notes:
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
 
-    def mark(self, row: Combination, compiler: str) -> str:
-        """Return the status of a combination: with the numbers of its reasons, and its CUDA and other compiler."""
+    def mark(self, row: Combination, tools: Sequence[str]) -> str:
+        """Return the status of a combination: with the numbers of its reasons, its CUDA, and what is not in `tools`."""
         reasons = row.uncertain or ((row.reason,) if row.reason else ())
         texts = [reason.replace(f"TensorFlow {row.release}", "TensorFlow R") for reason in reasons]
         numbers = ", ".join(str(self.numbers.setdefault(text, len(self.numbers) + 1)) for text in texts)
         status = f"{row.status} ({numbers})" if numbers else row.status
         if row.build is None or not row.build.cuda:
             return status
-        other = f", {row.build.compiler}" if row.build.compiler != compiler else ""
-        return f"{status}: CUDA {row.build.cuda}, cuDNN {row.build.cudnn}{other}"
+        debian = None if row.own_base else toolchains.debian_of(row.build.base_image)
+        names = (row.build.compiler, *([debian.name] if debian else []))
+        others = "".join(f", {name}" for name in names if name not in tools)
+        return f"{status}: CUDA {row.build.cuda}, cuDNN {row.build.cudnn}{others}"
 
 
 def to_markdown(combinations: Iterable[Combination]) -> str:
@@ -167,7 +169,7 @@ def _lines(combinations: Iterable[Combination], notes: Notes) -> tuple[Cell, ...
         build = next((row.build for row in row_by_target if row.build), None)
         debian = toolchains.debian_of(build.base_image) if build else None
         tools = (build.compiler, debian.name, build.bazel) if build and debian else ("", "", "")
-        cell = (*(notes.mark(row, tools[0]) for row in row_by_target), *tools)
+        cell = (*(notes.mark(row, tools) for row in row_by_target), *tools)
         pythons.setdefault((cell, platform.removeprefix("linux/")), []).append(python)
     platforms: dict[Cell, list[str]] = {}
     for (cell, platform), names in pythons.items():
