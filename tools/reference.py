@@ -309,7 +309,7 @@ def _section(verb: Verb, *, clone: bool) -> str:
     if verb.positional:
         text += _rows("argument", {row.name.upper(): help_pages.ARGUMENTS[row.name] for row in verb.positional})
     for title, rows in help_pages.groups(verb):
-        text += _rows(title.lower(), {name: row.help for name, row in rows.items()})
+        text += _rows(title, {name: row.help for name, row in rows.items()})
     return text
 
 
