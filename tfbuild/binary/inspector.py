@@ -117,18 +117,29 @@ def of_libraries(
 ) -> Inspection:
     """Inspect libraries, and read the guard of the one that is TensorFlow's framework.
 
-    `found`: names and files, the main one first; each is read before the next one is taken. Raises LibraryUnreadable.
+    `found`: names and files, the main one first; each is read before the next one is taken. Raises LibraryUnreadable
+    if none can be read, or one of TensorFlow's cannot.
     """
     progress = progress or Progress(io.StringIO())  # tells nobody
     libraries: dict[str, ScannedCode] = {}
+    unreadable: dict[str, LibraryUnreadable] = {}
     guard: Guard | None = None
     for member, path in found:
         name = printable(member)
-        with progress.step(f"inspect: {name}") as step:
-            libraries[name] = scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
+        try:
+            with progress.step(f"inspect: {name}") as step:
+                libraries[name] = scan.read_code(path, name=name, full=full, tell=partial(setattr, step, "detail"))
+        except LibraryUnreadable as error:
+            unreadable[name] = error
+            if release:
+                raise
         if release and name.endswith(releases.FRAMEWORK):
             with suppress(LibraryUnreadable):
                 guard = read_guard(path, release)
+    for name, problem in unreadable.items():
+        if not libraries:
+            raise problem
+        progress(f"{name} is left out: {problem.reason}")
     return Inspection(subject=printable(subject), release=release, libraries=libraries, guard=guard)
 
 
