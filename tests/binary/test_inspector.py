@@ -142,10 +142,11 @@ def test_a_file_or_a_folder_is_no_image(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_the_json_of_an_inspection_has_every_number() -> None:
-    shown = Inspection(subject="x", release="2.14.0", libraries={"cc": code_with("avx")}, guard=GUARD).to_json()
-    (row,) = cast(list[object], shown.pop("libraries"))
+    libraries = {"cc": code_with("avx"), "other": code_with("f16c"), "arm": replace(code_with("sve"), arch="aarch64")}
+    shown = Inspection(subject="x", release="2.14.0", libraries=libraries, guard=GUARD).to_json()
+    row = cast(list[object], shown.pop("libraries"))[0]
     assert shown == {
-        "subject": "x", "release": "2.14.0", "arch": "x86_64", "instruction_set": "avx", "features": ["avx"],
+        "subject": "x", "release": "2.14.0", "arch": "x86_64", "instruction_set": "f16c", "features": ["avx", "f16c"],
         "guard": {"compiled": list(GUARD.compiled), "unused": ["AVX2", "FMA"]}, "disagreements": [],
     }  # fmt: skip
     assert row == {

@@ -62,8 +62,13 @@ class Inspection:
 
     @property
     def compiled(self) -> frozenset[str]:
-        """The features that any of the libraries was compiled for."""
-        return frozenset().union(*(code.compiled for code in self.libraries.values()))
+        """The features that any of the libraries for the main one's architecture was compiled for."""
+        return frozenset().union(*(row.compiled for row in self.libraries.values() if row.arch == self.main.arch))
+
+    @property
+    def name(self) -> str:
+        """The smallest instruction set that can run all of them."""
+        return scan.set_name(self.compiled, self.main.arch)
 
     def disagreements(self) -> tuple[str, ...]:
         """Describe the features on which the main library's code and the guard disagree."""
@@ -83,8 +88,8 @@ class Inspection:
             "subject": self.subject,
             "release": self.release or None,
             "arch": self.main.arch,
-            "instruction_set": self.main.name,
-            "features": sorted(self.main.compiled),
+            "instruction_set": self.name,
+            "features": sorted(self.compiled),
             "guard": {"compiled": list(self.guard.compiled), "unused": list(self.guard.unused)} if self.guard else None,
             "disagreements": list(self.disagreements()),
             "libraries": [{"name": name, **code.to_json()} for name, code in self.libraries.items()],

@@ -98,7 +98,7 @@ class ScannedCode:
     @property
     def name(self) -> str:
         """The smallest instruction set that can run it, if its own checks of the CPU are right."""
-        return isa.instruction_set(rounded(self.compiled, self.arch), self.arch).name
+        return set_name(self.compiled, self.arch)
 
     def share(self, feature: str) -> float:
         """Return the share of regions that need a feature."""
@@ -161,6 +161,11 @@ def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
     in_levels = held & levels[-1]
     level = next(features for features in levels if in_levels <= features)
     return held if (level - facts.closure(held)) & (written() | {"sse4_2"}) else held | level
+
+
+def set_name(held: frozenset[str], arch: str) -> str:
+    """Return the name of the instruction set of code with these features."""
+    return isa.instruction_set(rounded(held, arch), arch).name
 
 
 @cache

@@ -269,7 +269,7 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
     if json:
         out(inspection.to_json())
         return
-    print(f"{inspection.subject}: compiled for {inspection.main.name}")
+    print(f"{inspection.subject}: compiled for {inspection.name}")
     for name, library in inspection.libraries.items():
         print(f"\n{name}: {library.how()}\n{'feature':20}{'per 1000':>10}{'regions':>10}")
         for row in library.families:
