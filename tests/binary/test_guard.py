@@ -50,12 +50,6 @@ def test_reads_the_guard_of_real_wheels(name: str, tmp_path: Path) -> None:
     assert guard.features == {spelled.get(name, name.lower()) for name in guard.compiled[2:]}
 
 
-def test_a_stripped_library_is_told_as_such(tmp_path: Path) -> None:
-    path = written(tmp_path, libraries.library(libraries.recorded("tensorflow_cpu-2.21.0"), symbols=False))
-    with pytest.raises(LibraryUnreadable, match="stripped"):
-        read_guard(path, "2.21.0")
-
-
 def test_the_guard_of_another_release_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, libraries.library(libraries.recorded("tensorflow_cpu-2.21.0")))
     with pytest.raises(LibraryUnreadable, match=r"does not have: \[44, 45, 46, 47\]"):

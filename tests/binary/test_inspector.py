@@ -46,6 +46,9 @@ def test_a_wheel_of_tensorflow_has_its_framework_s_guard(tmp_path: Path) -> None
     assert "inspect: tensorflow/libtensorflow_framework.so.2" in said
     without = inspector.wheel(tmp_path / NAME)
     assert (without.libraries, without.guard) == (shown.libraries, shown.guard)
+    stripped = guards.library(guards.recorded("tensorflow_cpu-2.14.0"), symbols=False, text=function(AVX))
+    shown, said = look(zipped(tmp_path / NAME, MEMBERS | {next(iter(MEMBERS)): stripped}))
+    assert (shown.guard, "guard cannot be read: the library has no .strtab: it was stripped" in said) == (None, True)
 
 
 def test_another_wheel_is_its_largest_libraries(tmp_path: Path) -> None:

@@ -139,8 +139,10 @@ def of_libraries(
             if release:
                 raise
         if release and name.endswith(releases.FRAMEWORK):
-            with suppress(LibraryUnreadable):
+            try:
                 guard = read_guard(path, release)
+            except LibraryUnreadable as error:
+                progress(f"its CPU guard cannot be read: {error.reason}")
     for name, problem in unreadable.items():
         if not libraries:
             raise problem
