@@ -68,7 +68,7 @@ class Inspection:
     @property
     def name(self) -> str:
         """The smallest instruction set that can run all of them."""
-        return scan.set_name(self.compiled, self.main.arch)
+        return scan.instruction_set(self.compiled, self.main.arch).name
 
     def disagreements(self) -> tuple[str, ...]:
         """Describe the features on which the main library's code and the guard disagree."""
@@ -192,10 +192,7 @@ def wheel(path: Path, *, full: bool = False, progress: Progress | None = None) -
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Open a wheel.
-
-    Raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one.
-    """
+    """Open a wheel; raises BadInput for one beyond the limits, and for whatever zipfile raises for a broken one."""
     try:
         with files.Foreign(path, MOST_LISTED) as file, zipfile.ZipFile(file) as archive:
             members = archive.infolist()
@@ -220,8 +217,7 @@ def text_in(archive: zipfile.ZipFile, name: str) -> bytes:
     """Return a text of a wheel; raises BadInput if it is too long."""
     size = archive.getinfo(name).file_size
     if size > MOST_TEXT:
-        wheel = Path(str(archive.filename)).name
-        raise BadInput(f"{wheel} has a {name} of {size >> 20} MiB", hint=FETCH_AGAIN)
+        raise BadInput(f"{Path(str(archive.filename)).name} has a {name} of {size >> 20} MiB", hint=FETCH_AGAIN)
     with archive.open(name) as file:
         return file.read(size + 1)  # without a number, zipfile decompresses all at once
 

@@ -98,7 +98,7 @@ class ScannedCode:
     @property
     def name(self) -> str:
         """The smallest instruction set that can run it, if its own checks of the CPU are right."""
-        return set_name(self.compiled, self.arch)
+        return instruction_set(self.compiled, self.arch).name
 
     def share(self, feature: str) -> float:
         """Return the share of regions that need a feature."""
@@ -149,23 +149,18 @@ def written() -> frozenset[str]:
     return frozenset(code_table().written)
 
 
-def rounded(held: frozenset[str], arch: str) -> frozenset[str]:
-    """Complete the x86-64 level of `held` by the features that machine code need not show, such as cx16.
+def instruction_set(held: frozenset[str], arch: str) -> isa.InstructionSet:
+    """Return the instruction set of code with these features.
 
-    If it lacks others of that level, or sse4_2, return it as it is. Features of no level, such as avx512_vnni, do not
-    decide which level that is.
+    Features of an x86-64 level that machine code need not show, such as cx16, are added if no other one of that level
+    is missing. Features of no level, such as avx512_vnni, do not decide which level that is.
     """
-    if arch != "x86_64":
-        return held
-    levels = [level.features for level in facts.levels(arch)]
-    in_levels = held & levels[-1]
-    level = next(features for features in levels if in_levels <= features)
-    return held if (level - facts.closure(held)) & (written() | {"sse4_2"}) else held | level
-
-
-def set_name(held: frozenset[str], arch: str) -> str:
-    """Return the name of the instruction set of code with these features."""
-    return isa.instruction_set(rounded(held, arch), arch).name
+    if arch == "x86_64":
+        levels = [level.features for level in facts.levels(arch)]
+        level = next(features for features in levels if held & levels[-1] <= features)
+        if not (level - facts.closure(held)) & (written() | {"sse4_2"}):
+            held |= level
+    return isa.instruction_set(held, arch)
 
 
 @cache

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tfbuild import facts
-from tfbuild.cpu import isa
 from tfbuild.cpu.isa import InstructionSet
 from tfbuild.errors import BadInput, Unsupported
 from tfbuild.facts import Facts, releases, targets, toolchains
@@ -129,7 +128,7 @@ def instruction_set(file: WheelFile, release: str, *, claimed: Sequence[Instruct
         code: frozenset[str] = frozenset()
         with suppress(LibraryUnreadable):  # verification reports it
             code = inspector.wheel(file.path).compiled
-        return isa.instruction_set(scan.rounded(compiled | code, file.arch), file.arch)
+        return scan.instruction_set(compiled | code, file.arch)
     known = releases.guard_features(release)
     agreeing = (row for row in claimed if frozenset(row.features) & known == compiled & known)
     if (fitting := next(agreeing, None)) is not None:
