@@ -180,6 +180,17 @@ def test_a_failed_compile_is_the_error_that_names_its_cause(
     assert [stage for stage, *_ in engine.jobs] == ["", "kept"], "Bazel's files say why"
 
 
+def test_what_failed_first_is_shown_even_if_its_notes_fill_the_last_lines(engine: MemoryEngine, tmp_path: Path) -> None:
+    cause = "x/y.cc:88:20: error: no matching function for call to 'f'"
+    before, after = "conftest.c:1:1: error: of a question to the compiler", f"{BROKEN}\nb.cc:1:2: error: of another"
+    engine.works = watching("[1 / 2] x", before, BROKEN, cause, *50 * ["note"], *after.splitlines(), error=FAILED)
+    made, said = maker(engine, tmp_path, verify=False)
+    with pytest.raises(BuildFailed):
+        made.build(COMPILED)
+    shown = [line for line in said.getvalue().splitlines() if line.startswith("failed first: ")]
+    assert shown == [f"failed first: {BROKEN}", f"failed first: {cause}"]
+
+
 def test_a_full_disk_of_the_engine_s_machine_is_why_a_compile_failed(
     engine: MemoryEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,9 @@ KILLED = re.compile(
     r"|Server terminated abruptly|java\.lang\.OutOfMemoryError"
     r"|collect2: fatal error: ld terminated with signal 9|failed:? \((Killed|Exit 137)\)"
 )
-# An action that failed. With --keep_going, Bazel goes on after it, perhaps for hours.
+# An action that failed, and a program's error in its output. With --keep_going, Bazel goes on, perhaps for hours.
 FAILED = re.compile(r"ERROR: .* failed:? \(")
+CAUSE = re.compile(r"\berror: |: undefined reference to |^\w*Error: ")
 TIME_LIMIT = "tfbuild: the time limit is reached"
 # What compile.sh and Bazel print where a remote cache or executor cannot be reached.
 NO_REMOTE = re.compile(
@@ -33,9 +34,8 @@ ALONE = "tfbuild: going on without it"
 FIRST_LINES = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
 PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
 # How many actions end in a minute differs a hundredfold: many are Bazel's own or come from a cache, and oneDNN's
-# kernels are slow. The mean of the last half hour is nearest; but after what a cache had, the rest is slower: no minute
-# counts for more than three times the usual one of the last five. In 100 minutes of 2.22-dev's compile, the next forty
-# differed from it by a factor of 1.4 on average, and of 1.8 from the lower median of twenty and of five minutes.
+# kernels are slow. So the rate is the mean of half an hour, in which no minute counts for more than three times the
+# usual one of the last five: after what a cache had, the rest is slower.
 MINUTE = 60.0
 WINDOW_MINUTES, LATEST_MINUTES, MOST_TIMES = 30, 5, 3
 # A build begins with its short actions: 2.14.1's compile, of many hours, had "57 minutes left" after ten.
@@ -45,7 +45,8 @@ LEAST_MINUTES = 15
 class BazelWatch:
     """Takes a compile's output line by line, and returns for each what to show ("": nothing new).
 
-    `counted`: the step in which Bazel counts its actions, None before; `failed`: how many of them failed.
+    `counted`: the step in which Bazel counts its actions, None before; `failed`: how many of them failed; `first`: what
+    Bazel says of the first of these, and its error, which a compiler's notes may push out of the last lines.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -53,6 +54,7 @@ class BazelWatch:
         self.killed = False
         self.full = False
         self.failed = 0
+        self.first: list[str] = []
         self.out_of_time = False
         self.no_remote = False
         self.no_use = ""
@@ -66,7 +68,10 @@ class BazelWatch:
         self.killed = self.killed or KILLED.search(line) is not None
         # What only its cache could not store is a warning of Bazel's.
         self.full = self.full or (NO_SPACE.search(line) is not None and not line.startswith("WARNING: "))
-        self.failed += FAILED.match(line) is not None
+        failed = FAILED.match(line)
+        self.failed += failed is not None
+        if len(self.first) < 2 and (CAUSE.search(line) if self.first else failed):
+            self.first.append(line[:300])  # the rest is its command line
         self.out_of_time = self.out_of_time or line.startswith(TIME_LIMIT)
         self.began = self.began or line.startswith(FIRST_LINES)
         self.no_remote = self.no_remote or NO_REMOTE.search(line) is not None
@@ -79,7 +84,8 @@ class BazelWatch:
         count = ACTION_COUNT.search(line)
         if count is None:
             return ""
-        return self._progress(number(count["done"]), number(count["total"]), count["rest"])
+        done, total = (int(count[name].replace(",", "")) for name in ("done", "total"))
+        return self._progress(done, total, count["rest"])
 
     def show(self, step: Step, line: str) -> None:
         """Show in `step` how far the compile is; until Bazel says that, its last line."""
@@ -109,7 +115,3 @@ class BazelWatch:
         # Without a remote cache that it lost, Bazel counts from 0 again.
         usual = mean(max(0.0, min(rate, most)) for rate in rates)
         return (total - done) / usual if usual else 0.0
-
-
-def number(text: str) -> int:
-    return int(text.replace(",", ""))

@@ -114,9 +114,9 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
     compiles = build.toolchain is not None and not run.reuse and settings.stage not in bundle.STAGES.values()
     share = _share(builder, build, run, progress) if compiles else None
     arguments = {**settings.build_args, **({"LIBTENSORFLOW": "1"} if run.libtensorflow else {})}
-    settings = replace(settings, build_args=arguments, network=run.network)
     with temporary_folder() as folder:
-        settings = replace(settings, secrets=_secrets(build, run, share, folder))
+        secrets = _secrets(build, run, share, folder)
+        settings = replace(settings, build_args=arguments, network=run.network, secrets=secrets)
         limited = compiles and run.seconds > 0
         watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if limited else None)
         try:
@@ -125,6 +125,8 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
             # Fall back to the clock, in case the builder truncated Bazel's output.
             late = watch.out_of_time or (limited and _left(run) <= 0)
             _keep(builder, context, settings, watch, share)
+            for line in watch.first:
+                progress(f"failed first: {line}")
             if isinstance(error, DiskFull):
                 raise
             if late or isinstance(error, TimeoutError):
@@ -207,8 +209,7 @@ def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed,
     # With an executor, the line may be about a worker's disk.
     executor = bool(run.remote and run.remote.executor)
     if (watch.full and not executor) or faults.disk_is_full(builder.data_root):
-        message = f"{builder.where}'s disk is full\n{error.reason}"
-        return DiskFull(message, hint=f"{builder.free_disk}; {error.hint}")
+        return DiskFull(f"{builder.where}'s disk is full\n{error.reason}", hint=f"{builder.free_disk}; {error.hint}")
     if share is not None and (watch.killed or "exit code: 137" in error.reason):
         why = f"a compiler or Bazel was killed, most likely because memory ran out ({share.reason})\n{error.reason}"
         workers = f"give the executor's workers more memory, or {builder.where} if Bazel itself was killed"

@@ -10,10 +10,7 @@ EMPTY_CACHES = "docker builder prune --filter type=exec.cachemount"
 
 
 def explain(error: BuildFailed, empty_caches: str = EMPTY_CACHES) -> TfbuildError:
-    """Return the error that names the cause, where the last lines show it; else `error` itself.
-
-    `empty_caches`: the command that empties the builder's caches.
-    """
+    """Return the error that names the cause, where the last lines show it; else `error` itself."""
     clear = f"`{empty_caches}` empties the builder's caches"
     for cause in failures.causes():
         if match := next(filter(None, (re.search(pattern, error.reason) for pattern in cause.patterns)), None):
