@@ -24,12 +24,8 @@ def copy(folder: Path, *beginnings: str, compiled: bool = True) -> Path:
     `compiled`: with their byte code, without which the first command there takes three times as long.
     """
     folder.mkdir()
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    ).stdout.decode()
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.check_output(command, cwd=ROOT, text=True)
     names = [name for name in listed.split("\0") if name and name.startswith(beginnings or "")]
     for name in names:
         _copy_file(ROOT / name, folder / name)

@@ -129,3 +129,9 @@ def scripts() -> Iterator[tuple[str, str]]:
     for key, job in read(GITLAB).items():
         if isinstance(job, dict) and {"script", "before_script"} & set(job):
             yield f"gitlab-{key}", "\n".join((*job.get("before_script", ()), *job.get("script", ())))
+
+
+def locks() -> list[str]:
+    """The files of this repository that pin packages by hash."""
+    command = ["git", "grep", "--untracked", "--name-only", "--fixed-strings", "    --hash=sha256:", "--"]
+    return subprocess.check_output([*command, ":!tests", ":!*.py"], cwd=ROOT, text=True).splitlines()

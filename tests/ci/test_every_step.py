@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests import checkout
-from tests.ci.steps import ROOT, Github, gitlab
+from tests.ci.steps import ROOT, Github, gitlab, locks
 from tests.commandline import executable
 from tests.publish import wheels
 from tfbuild import __version__
@@ -103,14 +103,6 @@ def test_the_wheels_of_another_run_become_an_index(repository: str, site: str, u
     assert done.stdout.splitlines()[-2:] == [f"{url}/avx/simple/", f"{url}/x86-64-v4/simple/"]
     assert "Settings > Pages" in done.summary
     assert list((tmp_path / "temp" / "public").glob("pool/*/tensorflow-2.14.0+tfbuild.x86.64.v4-*.whl"))
-
-
-def locks() -> list[str]:
-    """The files of this repository that pin packages by hash."""
-    outside = (":!tests", ":!*.py")
-    command = ["git", "grep", "--untracked", "--name-only", "--fixed-strings", "    --hash=sha256:", "--", *outside]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
-    return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("ci", ["GitHub", "GitLab"])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests import checkout, schemas
-from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, read, scripts
+from tests.ci.steps import ACTION, EXPRESSION, GITHUB, PULL, ROOT, Done, Github, locks, read, scripts
 from tests.commandline import executable, invoke, tool
 from tests.facts import newest
 from tests.rows import each
@@ -36,6 +36,18 @@ def test_the_pipeline_matches_gitlabs_schema(tmp_path: Path) -> None:
     for path in (ROOT / ".gitlab-ci.yml", rows):
         schemas.vendored("gitlab-ci").validate(read(path))
     assert read(rows)[newest.official()]["extends"] in read(ROOT / ".gitlab-ci.yml")
+
+
+def test_renovate_can_read_how_every_lock_file_was_made() -> None:
+    """It takes long options alone, with "=" before their values (its lib/modules/manager/pip-compile/common.ts)."""
+    settings = json.loads((ROOT / ".github" / "renovate.json").read_text(encoding="utf-8"))
+    schemas.vendored("renovate").validate(settings)
+    patterns = [pattern.strip("/") for pattern in settings["pip-compile"]["managerFilePatterns"]]
+    for name in locks():
+        words = (ROOT / name).read_text(encoding="utf-8").splitlines()[1].split()
+        assert any(re.search(pattern, name) for pattern in patterns), name
+        assert f"--output-file={name}" in words
+        assert len([word for word in words if not word.startswith("--")]) == 5, "# uv pip compile SOURCE"
 
 
 def test_the_images_follow_the_list_of_builds() -> None:

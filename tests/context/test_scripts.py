@@ -336,11 +336,9 @@ WATCHED = (
 
 def networked(root: Path, **env: str) -> dict[str, str]:
     """Source network.sh, and return the URL that `from` makes of one, and the variables that are set."""
-    done = subprocess.run(
-        [DASH, "-euc", f"{below(root, 'network.sh')}\necho from=$(from https://example.org/x/y)\nenv"],
-        env={"PATH": os.environ["PATH"], **env}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    command = [DASH, "-euc", f"{below(root, 'network.sh')}\necho from=$(from https://example.org/x/y)\nenv"]
+    output = subprocess.check_output(command, env={"PATH": os.environ["PATH"], **env}, text=True)
+    values = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
     return {name: value.replace(str(root), "") for name, value in values.items() if name in ("from", *WATCHED)}
 
 
@@ -392,11 +390,8 @@ def test_all_is_asked_for_at_the_mirror(secret: str, more: dict[str, str], tmp_p
     assert (tmp_path / "mnt/sources/a.list").read_text() == f"deb {mirror}/z\n"
     assert (tmp_path / "mnt/mirror.downloads").read_text() == f"rewrite (.*) {mirror}/$1\n"
     # As rules_python runs it for the packages of a tree from 2.14 on: such a pip reads no variable but this one.
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "--isolated", "config", "list"],
-        env={"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": str(tmp_path / "mnt/pip.conf")},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    lines = done.stdout.splitlines()
+    command = [sys.executable, "-m", "pip", "--isolated", "config", "list"]
+    env = {"PATH": os.environ["PATH"], "PIP_CONFIG_FILE": str(tmp_path / "mnt/pip.conf")}
+    lines = subprocess.check_output(command, env=env, text=True).splitlines()
     assert f"global.index-url='{mirror}/pypi.org/simple'" in lines
     assert ("global.trusted-host='m.example.org:8'" in lines) == bool(more)
