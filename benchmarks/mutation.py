@@ -52,7 +52,6 @@ REAL = {
     "engine": ("with_engine/test_engine.py", "with_engine/test_own_engine.py"),
     "oci": ("with_engine/test_registry.py",),
 }
-MARKS = f"{PURE} and not alone"
 # Imported from the copy, whatever of them this process imported.
 OURS = ("tests", "tfbuild", "tools", "benchmarks")
 # Imported before the processes split, since each run would spend more time on them than on most tests. None of ours.
@@ -217,7 +216,7 @@ class Runner:
             sys.dont_write_bytecode = False
             pytest = importlib.import_module("pytest")
             options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
-            marks = MARKS
+            marks = PURE
             if tests[0].startswith("with_engine/"):
                 marks, os.environ["CI"] = QUICK, "true"  # without an engine they fail
             code = int(pytest.main([*options, "-m", marks, "-W", IMPORTED, *(f"tests/{name}" for name in tests)]))

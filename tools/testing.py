@@ -23,8 +23,6 @@ QUICK = "not nightly"
 NIGHTLY = "nightly or hypothesis"
 # Nightly tests that measure time run last, with nothing beside them.
 ALONE = "alone"
-# They are all there (tests/project/test_testing.py): to collect the others takes many seconds.
-WITH_ENGINE = "tests/with_engine"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +113,7 @@ def run(root: Path, *, path: str, pure: bool, nightly: bool) -> None:
         return
     if nightly:
         _pytest(root, *thorough, selected=f"({NIGHTLY}) and not {ALONE}")
-        _pytest(root, *thorough, WITH_ENGINE, selected=f"({NIGHTLY}) and {ALONE}", parallel=False)
+        _pytest(root, *thorough, selected=ALONE, parallel=False)
         return
     _step(root, "ruff", "check", ".")
     _step(root, "ruff", "format", "--check", ".")
