@@ -209,7 +209,7 @@ def remote(cycle: int, calls: int, latency: int = 2000, readers: int = 4) -> Bat
         return tf.data.Dataset.range(10**6).apply(testing.sleep(latency))
 
     records = tf.data.Dataset.range(readers).repeat()
-    records = records.interleave(source, cycle_length=cycle, block_length=1, num_parallel_calls=calls)
+    records = records.interleave(source, cycle_length=cycle, block_length=1, num_parallel_calls=calls or None)
     return Batches(records.batch(8).with_options(options(False, False)), 8)
 
 
