@@ -21,7 +21,7 @@ from tfbuild.measure.evaluate import BASE_AGAIN
 from tfbuild.measure.experiments import Arm, Case, Experiment
 from tfbuild.measure.records import CaseResult, Round
 from tfbuild.measure.rounds import CaseRun, RoundLimits
-from tfbuild.measure.workers import NO_GPU, Key, MeasurementError, Pool
+from tfbuild.measure.workers import NO_GPU, SHARED_GPU, Key, MeasurementError, Pool
 
 LATER = time.monotonic() + 1e6
 
@@ -398,7 +398,7 @@ def test_a_worker_is_started_with_its_image_environment_and_files() -> None:
     (first,) = engine.started
     assert first["ref"] == "sha256:1"
     assert first["command"] == ["python", f"{probe.FOLDER}/bench", "", "GONE"]
-    assert first["env"] == {"A": "b", "GONE": "", "OPENBLAS_NUM_THREADS": "4", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    assert first["env"] == SHARED_GPU | {"A": "b", "GONE": "", "OPENBLAS_NUM_THREADS": "4", "TF_CPP_MIN_LOG_LEVEL": "2"}
     assert first["files"] == {**probe.probe_files(), "/more": b"x"}
     assert (first["gpus"], first["sandbox"]) == (True, None)
     pool.start([key, Key(image="sha256:1")])

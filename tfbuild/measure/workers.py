@@ -73,6 +73,8 @@ def foreign_share(samples: Sequence[WorkerSample]) -> float:
 START_SECONDS = 120.0
 # An engine whose default runtime is NVIDIA's gives its GPUs even to containers that ask for none.
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
+# By default, the first process that uses a GPU takes nearly all of its memory, and those of the other sides get none.
+SHARED_GPU = {"TF_FORCE_GPU_ALLOW_GROWTH": "true"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +127,7 @@ class Pool:
 
     def _open(self, key: Key) -> Worker:
         command = program(key.place, *(name for name, value in key.env if not value))
-        env = {**WORKER_ENV, **({} if key.gpus else NO_GPU), **dict(key.env)}
+        env = {**WORKER_ENV, **(SHARED_GPU if key.gpus else NO_GPU), **dict(key.env)}
         copied = {} if self.sandbox else {**probe.probe_files(), **self.more}
         huge = key.place == "huge"
         return self.engine.worker(
