@@ -265,6 +265,7 @@ def test_missing_parts_fail() -> None:
     "record, ended, status",
     [
         (GpuConvolution(0, "", None), SUCCEEDED, "skip"),
+        (GpuConvolution(0, "", None), Ended(0, "gpu_device.cc:2341] Cannot dlopen some GPU libraries. Please"), "fail"),
         (GpuConvolution(1, "/device:GPU:0", 1e-6), SUCCEEDED, "pass"),
         (GpuConvolution(1, "/device:CPU:0", 1e-6), SUCCEEDED, "fail"),
         (GpuConvolution(1, "/device:GPU:0", 0.5), SUCCEEDED, "fail"),

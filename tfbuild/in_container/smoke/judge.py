@@ -23,6 +23,8 @@ UNUSABLE = "gave something that is not a number, or absurdly large"
 # not change a count.
 MOST_FAULTS = 500
 MOST_GPU_ERROR = 1e-3
+# TensorFlow prints this only where it has found a GPU, which it then leaves unused.
+NO_CUDA_LIBRARIES = "Cannot dlopen some GPU libraries"
 # What the name of oneDNN's implementation must contain on a CPU with all of these features, best first.
 ONEDNN_ISAS = (
     ("avx512_core", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
@@ -290,6 +292,8 @@ def cuda(results: Results, _: Plan) -> Judgement:
         return Judgement(SKIP, last_line(results.ended.stderr, MOST_ADVICE))
     if results.missing:
         return Judgement(FAIL, f"the GPU was not tried: {results.missing}")
+    if not record.gpus and NO_CUDA_LIBRARIES in results.ended.stderr:
+        return Judgement(FAIL, "libraries of CUDA or cuDNN do not load, so TensorFlow leaves the GPU unused")
     if not record.gpus:
         return Judgement(SKIP, "no GPU is visible in the container")
     if "GPU" not in record.device:
@@ -367,7 +371,8 @@ CUDA = ProbeCheck(
     proves="TensorFlow finds the GPU, and a convolution gives the same result there as on the CPU.",
     how="The same convolution on both, TensorFloat-32 off. Skipped where no GPU is visible, or none runs the image's "
     "kernels.",
-    fix="check the driver and the container toolkit on the host: docker run --gpus all IMAGE nvidia-smi",
+    fix="check the driver and the container toolkit on the host: docker run --gpus all IMAGE nvidia-smi; if libraries "
+    "do not load, build on an image that has this release's CUDA and cuDNN (--base)",
     skip=_of_target("cuda"),
 )
 NUMERICS = ProbeCheck(
