@@ -301,9 +301,9 @@ def test_the_verdict_is_the_worst(statuses: str, verdict: str) -> None:
 
 
 def test_installed_packages_are_read_from_folder_names(tmp_path: Path) -> None:
-    for name in ("numpy-1.26.4.dist-info", "gast-0.2.2-py3.11.egg-info", "numpy", "numpy.libs"):
-        (tmp_path / name).mkdir()
-    assert probes.packages([str(tmp_path), ""]) == ("gast==0.2.2", "numpy==1.26.4")
+    for name in ("numpy-1.26.4.dist-info", "gast-0.2.2-py3.11.egg-info", "numpy", "venv/numpy-2.1.0.dist-info"):
+        (tmp_path / name).mkdir(parents=True)
+    assert probes.packages([str(tmp_path / "venv"), str(tmp_path), ""]) == ("gast==0.2.2", "numpy==2.1.0")
 
 
 def test_the_numbers_behind_a_check_have_the_names_by_which_reports_are_read() -> None:

@@ -140,10 +140,14 @@ def environment() -> Environment:
 
 
 def packages(folders: list[str]) -> tuple[str, ...]:
-    """Return the packages in folders by the names of theirs: numpy-1.26.4.dist-info, gast-0.2.2-py3.11.egg-info."""
-    paths = [path for folder in folders for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
+    """Return the packages in folders by the names of theirs: numpy-1.26.4.dist-info, gast-0.2.2-py3.11.egg-info.
+
+    Of one that is in several folders, Python imports the first.
+    """
+    paths = [path for folder in reversed(folders) for path in glob.glob(os.path.join(folder, "*-*.*-info"))]
     parts = [os.path.basename(path).rpartition(".")[0].split("-") for path in paths]
-    return tuple(sorted({f"{re.sub('[-_.]+', '-', name.lower())}=={version}" for name, version, *_ in parts}))
+    versions = {re.sub("[-_.]+", "-", name.lower()): version for name, version, *_ in parts}
+    return tuple(sorted(map("==".join, versions.items())))
 
 
 def allocator() -> str:
