@@ -275,7 +275,7 @@ def test_a_probe_gets_its_environment_and_gpus() -> None:
     engine = ended('{"count": 3}\n')
     probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_NUM": "1"}, gpus=True)
     assert engine.options["env"] == {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_NUM": "1"}
-    assert (engine.options["gpus"], engine.options["timeout"]) == (True, probe.SECONDS)
+    assert (engine.options["gpus"], engine.options["timeout"]) == (True, judge.SECONDS)
     probe.ask(cast(Engine, engine), "x", "import", [Dropped], {"TF_CPP_MIN_LOG_LEVEL": "3"})
     assert (engine.options["env"], engine.options["gpus"]) == ({"TF_CPP_MIN_LOG_LEVEL": "3"}, False)
 

@@ -96,7 +96,7 @@ def test_another_text_is_excused_only_by_another_version_and_by_what_it_does(
         (run(stderr="tfbuild: this CPU lacks avx512f, and ...", code=GUARD_EXIT), "tfbuild: this CPU lacks avx512f"),
         (run(code=139), "Python does not start: killed by SIGSEGV"),
         (run(truncated=True), "Python does not start: it printed more than 8 MiB"),
-        (TimeoutError(), "Python does not start: did not end in time"),
+        (TimeoutError(), "Python does not start: did not end within 120 s"),
     ],
 )
 def test_an_image_that_does_not_start_is_a_reason_to_skip_what_needs_it(every: object, told: str) -> None:

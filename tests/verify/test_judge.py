@@ -115,7 +115,7 @@ def test_the_compiler_is_what_its_macro_says(label: str, said: str, right: bool)
     [
         (Ended(-4, ""), "killed by SIGILL (illegal instruction): it holds instructions that this CPU lacks"),
         (Ended(132, ""), "killed by SIGILL (illegal instruction): it holds instructions that this CPU lacks"),
-        (Ended(137, ""), "killed by SIGKILL"),
+        (Ended(137, ""), "killed by SIGKILL, which the kernel sends when memory runs out"),
         (Ended(192, ""), "killed by SIGRTMAX"),
         (Ended(178, ""), "killed by signal 50"),
         (Ended(255, "x"), "exit code 255: x"),
@@ -124,7 +124,7 @@ def test_the_compiler_is_what_its_macro_says(label: str, said: str, right: bool)
         # TensorFlow's own words follow the cause, by which known failures are recognised.
         (Ended(1, f"{UNDEFINED}\n\n\n{UNLOADED}"), f"exit code 1: {UNDEFINED}"),
         (Ended(1, "Graph execution error:\n\nJIT\n\t [[{{node x}}]] [Op:__inference_f_1]\n"), "exit code 1: JIT"),
-        (Ended(0, "", judge.TOO_LONG), "did not end in time"),
+        (Ended(0, "", judge.TOO_LONG), "did not end within 120 s"),
         (Ended(0, "noise"), ""),
     ],
 )

@@ -19,7 +19,7 @@ import msgspec
 
 from tfbuild.engine import MOST_OUTPUT, ContainerRun, Engine, Image, Sandbox, Worker
 from tfbuild.errors import UsageError
-from tfbuild.in_container.smoke.judge import TOO_LONG, Ended, Results
+from tfbuild.in_container.smoke.judge import SECONDS, TOO_LONG, Ended, Results
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
 from tfbuild.measure.records import Host, Software
 from tfbuild.util.files import decode, temporary_folder
@@ -29,8 +29,6 @@ T = TypeVar("T")
 
 ROOT = "/tfbuild-bench"
 FOLDER = f"{ROOT}/in_container"
-# As workers, and as tfbuild-smoke in the image: importing TensorFlow alone may take so long on a busy machine.
-SECONDS = 120
 MOST_LINE = 256 * 1024
 LARGEST_NUMBER = 1e12
 FLOOD_REASON = f"it printed more than {MOST_OUTPUT // 2**20} MiB"

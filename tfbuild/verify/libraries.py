@@ -17,6 +17,7 @@ from tfbuild.cpu import isa
 from tfbuild.engine import Engine, Image
 from tfbuild.errors import BadInput, UnknownImage, UsageError
 from tfbuild.facts import releases
+from tfbuild.in_container.smoke import judge
 from tfbuild.measure import probe
 from tfbuild.plan import MACHINES, Request, select, wheel
 from tfbuild.util import files
@@ -117,7 +118,7 @@ class InstalledWheel(probe.Installation):
     def image(self, ref: str) -> Image:
         """Describe the environment. Raises UsageError if it has no Python, BadInput if it has no TensorFlow."""
         image = super().image(ref)
-        said = self.run(image.id, ["python", "-c", ASK], timeout=probe.SECONDS).stdout.strip().split(" ", 2)
+        said = self.run(image.id, ["python", "-c", ASK], timeout=judge.SECONDS).stdout.strip().split(" ", 2)
         if len(said) < 3 or said[1] not in MACHINES:
             wanted = f"Python 3.10 or newer for {' or '.join(MACHINES)}"
             raise UsageError(f"{ref} is not {wanted}", hint="name a virtual environment")

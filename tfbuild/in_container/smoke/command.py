@@ -14,7 +14,6 @@ from typing import Any
 from . import judge
 from .judge import Ended, Judgement, Plan, ProbeCheck, Results
 
-SECONDS = 120
 PLAN_FILE = "/opt/tfbuild/plan.json"
 STATUS_WORDS = {judge.PASS: "ok", judge.WARN: "WARN", judge.FAIL: "FAIL", judge.SKIP: "skip"}
 
@@ -68,7 +67,7 @@ def results_of(check: ProbeCheck) -> Results:
     command, env = [sys.executable, os.environ["TFBUILD_SMOKE"], "probe", check.probe], {**os.environ, **check.env}
     try:
         completed = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=SECONDS, check=False
+            command, stdin=subprocess.DEVNULL, capture_output=True, env=env, timeout=judge.SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         return Results((), Ended(1, "", judge.TOO_LONG))

@@ -32,7 +32,14 @@ ONEDNN_ISAS = (
     ("avx", ("avx",)),
     ("sse41", ("sse4_1",)),
 )
-TOO_LONG = "did not end in time"
+# Importing TensorFlow alone may take so long on a busy machine.
+SECONDS = 120
+TOO_LONG = f"did not end within {SECONDS} s"
+# What follows the name of a signal that killed a process.
+SIGNALS: Mapping[int, str] = {
+    signal.SIGILL: " (illegal instruction): it holds instructions that this CPU lacks",
+    signal.SIGKILL: ", which the kernel sends when memory runs out",
+}
 # What TensorFlow prints after the cause of an error: the place in a graph, or advice where its library does not load.
 NO_CAUSE = re.compile(r"\[\[|Failed to load the native TensorFlow|See https?://|If you need help,")
 # The most that a report keeps of a message of the entry point, which ends with what to do.
@@ -87,11 +94,9 @@ class Ended:
             return self.broken
         # Linux has 64 signals: 255 is what a program returns for -1.
         number = -self.code if self.code < 0 else self.code - 128 if 128 < self.code <= 192 else 0
-        if number == signal.SIGILL:
-            return "killed by SIGILL (illegal instruction): it holds instructions that this CPU lacks"
         if number:
             known = {known.value: known.name for known in signal.Signals}
-            return f"killed by {known.get(number, f'signal {number}')}"
+            return f"killed by {known.get(number, f'signal {number}')}{SIGNALS.get(number, '')}"
         return f"exit code {self.code}: {last_line(self.stderr)}" if self.code else ""
 
 

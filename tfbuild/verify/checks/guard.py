@@ -41,7 +41,7 @@ def _does_not_start(verification: Verification) -> str:
     """Return why the image does not start a command on this host, as a user would start it; else ""."""
     engine, command = verification.engine, ["python", "-c", "print('started')"]
     try:
-        run = engine.run(verification.ref, command, sandbox=verification.sandbox, timeout=probe.SECONDS)
+        run = engine.run(verification.ref, command, sandbox=verification.sandbox, timeout=judge.SECONDS)
     except TimeoutError:
         return judge.guard(judge.Ended(1, "", judge.TOO_LONG)).detail
     if run.truncated:
@@ -75,9 +75,9 @@ def _starts_without(verification: Verification, feature: str) -> str:
     env = {"TFBUILD_CPUINFO": f"{probe.ROOT}/{LESSER_CPU}"}
     engine, command = verification.engine, ["python", "-c", ""]
     try:
-        run = engine.run(verification.ref, command, env=env, sandbox=verification.sandbox, timeout=probe.SECONDS)
+        run = engine.run(verification.ref, command, env=env, sandbox=verification.sandbox, timeout=judge.SECONDS)
     except TimeoutError:
-        return "the entry point does not end in time"
+        return f"the entry point {judge.TOO_LONG}"
     if run.exit_code == 0:
         return f"the entry point starts Python on a CPU that lacks {feature}"
     if run.exit_code != judge.GUARD_EXIT:
