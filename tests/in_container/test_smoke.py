@@ -128,6 +128,10 @@ def test_without_tensorflow_the_import_fails_and_the_rest_is_skipped(tmp_path: P
     (tmp_path / "sitecustomize.py").write_text("print('\\nhello')")
     loud = smoke(sys.executable, "--plan", str(plan), code=1, PYTHONPATH=str(tmp_path)).stdout
     assert "FAIL  import    Python prints on stdout as it starts: ''\n" in loud
+    killer = "import os\nos.environ.get('TFBUILD_SMOKE') and os.write(1, b'{') and os.kill(os.getpid(), 9)"
+    (tmp_path / "sitecustomize.py").write_text(killer)
+    killed = smoke(sys.executable, "--plan", str(plan), code=1, PYTHONPATH=str(tmp_path)).stdout
+    assert "FAIL  import    killed by SIGKILL" in killed, "the line that it was writing is cut off"
 
 
 def test_the_plan_is_that_of_the_image_s_build(tmp_path: Path) -> None:

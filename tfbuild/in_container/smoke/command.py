@@ -71,8 +71,9 @@ def results_of(check: ProbeCheck) -> Results:
         )
     except subprocess.TimeoutExpired:
         return Results((), Ended(1, "", judge.TOO_LONG))
-    lines, code = completed.stdout.decode(errors="replace").splitlines(), completed.returncode
-    stderr = completed.stderr.decode(errors="replace")
+    code, stderr = completed.returncode, completed.stderr.decode(errors="replace")
+    # After the last newline is what a killed probe was writing, or nothing.
+    *lines, _ = completed.stdout.decode(errors="replace").split("\n")
     # Such as of a package that runs something at Python's start.
     if foreign := [line[:60] for line in lines if not line.startswith("{")]:
         return Results((), Ended(code, stderr, f"Python prints on stdout as it starts: {foreign[0]!r}"))
