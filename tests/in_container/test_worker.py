@@ -15,7 +15,7 @@ from tests.measure.test_experiments import ROOT
 from tfbuild.bench import command
 from tfbuild.bench.session import Settings
 from tfbuild.in_container.bench import worker
-from tfbuild.in_container.smoke import probes
+from tfbuild.in_container.smoke import probes, references
 from tfbuild.measure import experiments, rounds
 from tfbuild.measure.records import BenchReport
 from tfbuild.util.files import decode
@@ -113,7 +113,7 @@ def test_a_worker_prepares_times_and_drops_its_work(running: tuple[Ask, int]) ->
     assert 0 < ready.first < 60
     asleep = prepared(ask, "asleep")
     assert (asleep.note, asleep.items, asleep.nodes) == ("unset", 3, 0)
-    assert asleep.value == worker.MOST_VALUE, "what is absurdly large, or no number"
+    assert asleep.value == references.MOST_VALUE, "what is absurdly large, or no number"
     (inner,) = ask("calibrate", key="asleep").values()
     assert 1 <= inner <= 6, "about a tenth of a second, on a busy machine longer"
     sample = worker.WorkerSample(**ask("sample", key="asleep", inner=5))

@@ -21,6 +21,7 @@ from tfbuild.engine import MOST_OUTPUT, ContainerRun, Engine, Image, Sandbox, Wo
 from tfbuild.errors import UsageError
 from tfbuild.in_container.smoke.judge import SECONDS, TOO_LONG, Ended, Results
 from tfbuild.in_container.smoke.probes import Environment, TensorFlow
+from tfbuild.in_container.smoke.references import MOST_VALUE
 from tfbuild.measure.records import Host, Software
 from tfbuild.util.files import decode, temporary_folder
 from tfbuild.util.process import Attached
@@ -30,7 +31,6 @@ T = TypeVar("T")
 ROOT = "/tfbuild-bench"
 FOLDER = f"{ROOT}/in_container"
 MOST_LINE = 256 * 1024
-LARGEST_NUMBER = 1e12
 FLOOD_REASON = f"it printed more than {MOST_OUTPUT // 2**20} MiB"
 # Log everything, because TensorFlow's message about instructions is read from the log.
 PROBE_ENV = {"TF_CPP_MIN_LOG_LEVEL": "0"}
@@ -203,7 +203,7 @@ def parse_record(line: str, kind: type[T]) -> T:
 
 
 def _refuse_absurd(value: object) -> None:
-    if isinstance(value, float | int) and abs(value) > LARGEST_NUMBER:
+    if isinstance(value, float | int) and abs(value) > MOST_VALUE:
         raise ValueError(f"an absurd number: {str(value)[:40]}")
     if isinstance(value, str) and not value.isprintable():
         raise ValueError("a text that is not printable")

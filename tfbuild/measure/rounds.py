@@ -14,7 +14,8 @@ from statistics import median
 from typing import TypeVar
 
 from tfbuild.errors import TfbuildError, reason_of
-from tfbuild.in_container.bench.worker import MOST_IDLE, MOST_VALUE, Calibrated, Idle, Ready, WorkerSample
+from tfbuild.in_container.bench.worker import MOST_IDLE, Calibrated, Idle, Ready, WorkerSample
+from tfbuild.in_container.smoke.references import MOST_VALUE
 from tfbuild.measure import records, workers
 from tfbuild.measure.evaluate import BASE_AGAIN, FEWEST, MOST_FOREIGN, Verdict, cpu, evaluate, wall
 from tfbuild.measure.experiments import Case, Experiment

@@ -19,8 +19,8 @@ from statistics import median
 from typing import Any
 
 from ..smoke.probes import Unfit, allocator, memory, numa_nodes, of_cgroup, open_channel, send, used
+from ..smoke.references import MOST_VALUE, usable
 
-MOST_VALUE = 1e12
 SAMPLE_SECONDS = 0.12
 FEWEST_CALLS = 6
 PR_SET_PDEATHSIG = 1
@@ -176,8 +176,8 @@ class QuestionHandler:
                 first=first,
                 items=work.items,
                 # JSON has no NaN: the limit stands for it, and differs from any ordinary result.
-                value=value if value is None or abs(value) < MOST_VALUE else MOST_VALUE,
-                error=work.error if work.error is None or work.error < MOST_VALUE else MOST_VALUE,
+                value=value if value is None or usable(value) else MOST_VALUE,
+                error=work.error if work.error is None or usable(work.error) else MOST_VALUE,
                 nodes=work.nodes(),
                 note=work.note,
             )

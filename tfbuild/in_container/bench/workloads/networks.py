@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from ...smoke.probes import Unfit, memory, used
+from ...smoke.references import usable
 from . import FunctionWork, Work, normal, workload
 from .compute import MOST_MEMORY, relative_error, with_gradients
 from .images import Batches, pipeline
@@ -169,7 +170,7 @@ def saved_model(batch: int = 1, shapes: str = "", xla: bool = False, precision: 
             exact = apart.submit(_unrounded, path, batch, shapes).result() if rounded else call(*inputs).numpy()
         tf.config.optimizer.set_experimental_options({"auto_mixed_precision_onednn_bfloat16": precision == "graph"})
         error = relative_error(tf.function(call)(*inputs).numpy(), exact)
-        work.error = error if error < 1e12 else None  # NaN is not
+        work.error = error if usable(error) else None
     return work
 
 
