@@ -229,7 +229,8 @@ def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> No
     hosted = {row.label: row for row in matrix.matrix_table().runner if row.system == system}
     rows, notes = matrix.schedule(ALL, system, ())
     for build, label in rows:
-        assert hosted[label].platform == build.platform
+        fitting = [row for row in hosted.values() if row.platform == build.platform]
+        assert hosted[label] == fitting[-1 if build.wheel.kind == "source" else 0]
         assert "avx512f" not in build.instruction_set.features  # neither system promises it
         room = hosted[label].disk + (hosted[label].removable if build.wheel.kind == "source" else 0)
         assert room * 10**9 >= needed_disk(build)

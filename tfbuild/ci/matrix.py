@@ -177,6 +177,7 @@ def _pythons(request: Request) -> Sequence[str]:
 def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[list[Row], list[str]]:
     """Return the builds with the machines of a CI system, and notes on those that none can hold.
 
+    Of the hosted machines, a compile gets the largest, since its time is limited, and any other build the smallest.
     `own`: the user's machines, as WHEEL[:PLATFORM]=LABEL. Raises UsageError if no build is left.
     """
     labels = dict(map(_own_label, own))
@@ -187,8 +188,8 @@ def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[
     without: Counter[tuple[str, str, int]] = Counter()
     for build in builds:
         kind, platform = build.wheel.kind, build.platform
-        able = next((row.label for row in hosted if row.holds(build)), "")
-        if label := labels.get((kind, platform)) or labels.get((kind, "")) or able:
+        able = [row.label for row in hosted if row.holds(build)][:: -1 if kind == "source" else 1]
+        if label := labels.get((kind, platform)) or labels.get((kind, "")) or next(iter(able), ""):
             rows.append((build, label))
         else:
             without[kind, platform, needed_disk(build)] += 1
