@@ -100,7 +100,7 @@ def select_builds(request: MatrixRequest) -> tuple[list[Build], Counter[str]]:
         isa.resolve(cpu, arch=plan.PLATFORMS[plan.choose_platform(Request(cpu=cpu))])
     builds: dict[str, Build] = {}
     refused: Counter[str] = Counter()
-    for combination in _combinations(request):
+    for combination in request.builds or _combinations(request):
         try:
             build = plan.select(combination, detect(Path(combination.cpuinfo)) if combination.cpuinfo else None)
         except TfbuildError as error:
@@ -132,9 +132,6 @@ def _outside(build: Build) -> tuple[object, ...]:
 
 
 def _combinations(request: MatrixRequest) -> Iterator[Request]:
-    if request.builds:
-        yield from request.builds
-        return
     names, kinds = request.targets or targets.matrix_targets(), _kinds(request)
     for target, release, kind in itertools.product(names, request.releases or ("",), kinds):
         combination = replace(kind, target=target, release=release)
