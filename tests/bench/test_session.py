@@ -303,7 +303,7 @@ def test_the_list_needs_no_engine(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["name"] for row in shown] == [row.name for row in experiments.known_experiments()]
     command.show_rows(experiments.known_experiments(own=True), replace(chosen, model=OWN), json=False)
     assert "{" not in (shown := capsys.readouterr().out)
-    assert "- mine, batch N: the default, intra-op 1, intra-op half" in shown
+    assert "- mine, batch N: the default; intra-op 1; intra-op half" in shown
     command.show_rows(experiments.select_experiments(["jpeg"], quick=False), chosen, json=False)
     printed = capsys.readouterr()
     assert "decode_and_crop_jpeg is said to be up to 30 percent faster" in printed.out

@@ -148,7 +148,7 @@ def show_experiments(rows: Sequence[Experiment], model: Mapping[str, object], *,
         print(f"{'':12}{as_typed(row.compares)}")
         for case in row.cases(quick):
             # "intra-op {half} (half of the processors)": the number is known only on the machine that measures.
-            arms = re.sub(r"\{\w+\} \((.*?)\)", r"\1", ", ".join(arm.name for arm in row.arms(case)))
+            arms = re.sub(r"\{\w+\} \((.*?)\)", r"\1", "; ".join(arm.name for arm in row.arms(case)))
             name = case.name.format_map({**model, **batch})
             print(f"{'':14}- {name}: {arms}{f' (needs: {case.needs})' if case.needs else ''}")
 
