@@ -145,6 +145,8 @@ def test_the_list_has_every_level_feature_and_processor() -> None:
         ("Graviton", ["cortex_a72", "neoverse_n1", "neoverse_v1", "neoverse_v2"]),
         ("amx", ["amx_tile", "amx_int8", "amx_bf16", "amx_fp16"]),
         ("avx2,fma", ["avx2,fma"]),
+        ("+graviton3,-sve,exact", ["+graviton3,-sve,exact"]),
+        ("host,exact", ["host,exact"]),
         ("G640", ["x86-64-v2"]),
         ("Raspberry Pi 4", ["armv8-a,crc32"]),
         ("endocin", ["zen2"]),

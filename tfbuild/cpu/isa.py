@@ -330,8 +330,10 @@ def search(text: str) -> tuple[CpuEntry, ...]:
     )
     if hits:
         return hits
-    arch = next((arch for arch in MACHINES if is_known(text, arch)), "x86_64")
-    resolved = resolve(text, arch=arch)
+    host = detect() if means_host(text) else None
+    first = (_parts(text) or [text])[0].removeprefix("+")
+    arch = host.arch if host else next((arch for arch in MACHINES if is_known(first, arch)), "x86_64")
+    resolved = resolve(text, arch=arch, host=host)
     return (CpuEntry(name=text, kind="set", platform=MACHINES[arch], compiled_for=resolved.name),)
 
 
