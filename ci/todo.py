@@ -17,13 +17,14 @@ STATE = Path(__file__).with_name("state.sh")
 DONE = ("published", "yanked")
 # The compiles that a run begins, 0 for all: GitHub keeps 10 GB of caches, and each unfinished compile needs up to 5.
 MOST = int(os.environ.get("TFBUILD_MOST_COMPILES") or 0)
-# The fields of a row that ci/state.sh takes: GitHub's, and GitLab's.
-NAMES = (("id", "options"), ("TFBUILD_ID", "TFBUILD_OPTIONS"))
 
 
 def state_of(row: dict[str, str]) -> str:
-    # GitLab would take a `$` for a variable's, so that its rows have two.
-    identifier, options = next((row[one], row[other].replace("$$", "$")) for one, other in NAMES if one in row)
+    if "id" in row:
+        identifier, options = row["id"], row["options"]
+    else:
+        # GitLab would take a `$` for a variable's, so that its rows have two.
+        identifier, options = row["TFBUILD_ID"], row["TFBUILD_OPTIONS"].replace("$$", "$")
     asked = subprocess.run([STATE, identifier, options], capture_output=True, text=True, check=False)
     state = asked.stdout.strip() or f"exit code {asked.returncode}: {asked.stderr.strip()}"
     print(f"{identifier}: {state}", file=sys.stderr)

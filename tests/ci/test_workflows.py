@@ -204,7 +204,7 @@ def todo(runner: Callable[..., Github], copy: Path, names: str, **env: str) -> D
     machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild", **env)
     machine.temp.mkdir(exist_ok=True)
     kinds = ("official", "source")
-    rows = {"include": [{"id": name, "options": "", "wheel": kinds[name.isupper()], "runner": "x"} for name in names]}
+    rows = {"include": [{"id": name, "options": "$$", "wheel": kinds[name.isupper()], "runner": "x"} for name in names]}
     (machine.temp / "rows").write_text(json.dumps(rows))
     done = machine.run("images.yml", "Rows with something to do")
     assert done.code == 0, done.stderr
@@ -217,7 +217,7 @@ def test_rows_that_need_nothing_start_no_machine(runner: Callable[..., Github], 
     # One whose state is not known stays: its own job shows the error.
     assert [row["id"] for row in json.loads(done.outputs["rows"])["include"]] == ["c", "d", "e"]
     assert "d: exit code 26" in done.stderr
-    assert set(asked.read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1"}
+    assert set(asked.read_text().splitlines()) == {"ghcr.io/us/tfbuild --base our:1$$"}
     assert todo(runner, copy, "ab").outputs == {"rows": ""}
     # The store keeps the caches of two compiles; the other ones come in the next run.
     done = todo(runner, copy, "eWXYZ")
