@@ -98,14 +98,15 @@ def test_where_the_official_wheel_dies_is_said_what_runs(name: str, lacks: tuple
 
 
 def test_what_the_wheel_leaves_unused_is_not_known_where_its_guard_says_nothing() -> None:
-    assert gain.official_wheel_here(gain.named("graviton3", HOST))[1].startswith("not known ")
+    for name, host in (("graviton3", HOST), ("host", cpus.parse(machine("amazon-neoverse_n1").cpuinfo()))):
+        assert gain.official_wheel_here(gain.named(name, host))[1].startswith("not known ")
 
 
 @each(
     "name, others, used",
     [
         ("", ["bfloat16", "conda-forge", "zentf"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
-        ("host", ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
+        ("host", ["bfloat16", "conda-forge", "zentf"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
         ("sapphirerapids", ["bfloat16", "conda-forge"], "use AVX2 AVX512F AVX512_VNNI AVX512_BF16 FMA, which"),
         ("haswell", ["oneDNN", "conda-forge"], "use AVX2 FMA, which the official wheel leaves unused. Measured for 2."),
         ("avx,f16c", ["oneDNN"], "the official wheel already uses everything that"),

@@ -1,6 +1,7 @@
 """What was measured of code for more of a CPU than the official wheel uses, and what else may help."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, partial
 
 from msgspec import structs
@@ -188,6 +189,10 @@ def gain(cpu: Cpu) -> MeasuredGain:
 
 
 def named(text: str, host: Cpu | None) -> Cpu:
-    """Return the CPU that --cpu names, of which only the features are known. Raises what `isa.resolve` raises."""
-    arch = PLATFORMS[choose_platform(Request(cpu=text))]
-    return Cpu(vendor="", model=text, arch=arch, features=isa.resolve(f"{text},exact", arch=arch, host=host).features)
+    """Return the CPU that --cpu names: the host's, or one of which only the features are known.
+
+    Raises what `isa.resolve` raises.
+    """
+    cpu = host if host and isa.means_host(text) else None
+    cpu = cpu or Cpu(vendor="", model=text, arch=PLATFORMS[choose_platform(Request(cpu=text))], features=())
+    return replace(cpu, features=isa.resolve(f"{text},exact", arch=cpu.arch, host=host).features)
