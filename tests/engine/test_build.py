@@ -54,6 +54,7 @@ def progress_lines(name: str, outcome: str) -> list[str]:
         ("context canceled\n", Event(kind="text", step=0, text="context canceled")),
         ("#7 ...\n", None),
         ("#7 sha256:0123\n", None),
+        ("View build details: docker-desktop://dashboard/build/default/default/t4gb7kf4\n", None),
         ("------\n", None),
         ("\n", None),
     ],

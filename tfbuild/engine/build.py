@@ -96,8 +96,10 @@ def parse(line: str) -> Event | None:
     line = CONTROL.sub("", line.rstrip("\r\n").partition("\r")[0]).rstrip()
     match = STEP_LINE.fullmatch(line)
     if match is None:
-        # Skip rules, and the title above the last lines of a failed step, which BuildKit repeats.
-        return None if not line.strip("- ") or line.startswith(" > [") else Event(kind="text", step=0, text=line)
+        # Skip rules, the title above the last lines of a failed step, which BuildKit repeats, and Docker Desktop's link
+        # to the build, which its client prints below the reason (docker/buildx, util/desktop/desktop.go).
+        skipped = not line.strip("- ") or line.startswith((" > [", "View build details: "))
+        return None if skipped else Event(kind="text", step=0, text=line)
     step, rest = int(match["step"]), match["rest"].strip()
     if not rest or rest == "..." or rest.startswith("sha256:"):
         return None
