@@ -150,17 +150,16 @@ def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def from_registry(engine: Engine, name: str, progress: Progress) -> Base:
-    """Pull `name` by its digest in the registry; where that fails, use a local copy that was pulled before."""
+    """Pull `name` by its digest in the registry; where that fails, use the engine's copy, if it has a digest."""
     try:
         return _pulled_now(engine, name, progress)
     except RegistryRefused as error:
         digests = engine.image(name).repo_digests if engine.exists(name) else ()
         if not digests:
             raise
-        progress(f"base: {error.reason}; using the copy that was pulled before")
-        # In other repositories to which somebody pushed it, it may have another digest.
-        reference = min(digests, key=lambda known: known.partition("@")[0] != familiar(_repository(name)))
-        return Base(reference=reference, name=name, digest=reference.partition("@")[2])
+        progress(f"base: {error.reason}; using the engine's copy")
+        # By its name: containerd's store has a digest of what was made here too; BuildKit would ask a registry for it.
+        return Base(reference=name, name=name, digest=_digest_of(engine, name) or digests[0].partition("@")[2])
 
 
 def _pulled_now(engine: Engine, name: str, progress: Progress) -> Base:
