@@ -26,6 +26,13 @@ def test_the_engines_credentials_override_those_of_netrc(
     fake.needs = f"Basic {encoded}"
     assert connect(fake).tags() == []
     assert fake.authorizations == ["", f"Basic {encoded}"]
+    # Nor are they sent to where it keeps its content, which may refuse a request with a second login.
+    received: list[tuple[str, str, str]] = []
+    storage = type("Here", (TokenServer,), {"received": received, "do_HEAD": TokenServer.do_GET})
+    with serving(storage) as place:
+        monkeypatch.setattr(fake, "do_HEAD", lambda self: self.answer(307, "", b"", Location=f"http://{place}/x"))
+        assert connect(fake).digest("x") == ""
+    assert received == [("HEAD", "", "")]
 
 
 class TokenServer(Handler):

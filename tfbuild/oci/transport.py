@@ -101,6 +101,13 @@ class HttpSession(requests.Session):
             time.sleep(wait)
         raise AssertionError("the last try returns or raises")
 
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Use the logins of ~/.netrc where a redirection leads only if the session uses them at all."""
+        if self.auth is None:
+            super().rebuild_auth(prepared_request, response)
+        elif self.should_strip_auth(str(response.request.url), str(prepared_request.url)):
+            prepared_request.headers.pop("Authorization", None)
+
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)
         try:
