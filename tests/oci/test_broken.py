@@ -107,7 +107,18 @@ def test_a_body_may_have_as_much_as_is_read(fake: type[FakeRegistry]) -> None:
         list(transport.chunks(answer, 2))
 
 
-def test_a_command_that_has_given_up_ends_though_something_hangs() -> None:
-    given_up = "with contextlib.suppress(OSError): transport.within(0.1, lambda: time.sleep(600))"
-    script = f"import contextlib, time; from tfbuild.oci import transport\n{given_up}"
-    assert subprocess.run([sys.executable, "-c", script], timeout=120, check=False).returncode == 0
+@pytest.mark.parametrize(
+    "given_up",
+    [
+        "transport.within(0.1, lambda: time.sleep(600))",
+        # After Ctrl-C.
+        "signal.setitimer(signal.ITIMER_REAL, 0.1); transport.parallel(lambda _: time.sleep(600), [1, 2])",
+    ],
+)
+def test_a_command_that_has_given_up_ends_though_something_hangs(given_up: str) -> None:
+    script = (
+        "import contextlib, signal, time; from tfbuild.oci import transport\n"
+        "signal.signal(signal.SIGALRM, signal.default_int_handler)\n"
+        f"with contextlib.suppress(OSError, KeyboardInterrupt): {given_up}"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0

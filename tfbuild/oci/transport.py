@@ -6,7 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -56,6 +56,16 @@ Result = TypeVar("Result")
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
     """Return what `call` returns. Raises requests' Timeout after that time; what hangs then ends with this process."""
+    outcome = _started(call)
+    try:
+        return outcome.result(seconds)
+    except TimeoutError as error:
+        outcome.add_done_callback(_close)
+        raise requests.exceptions.Timeout from error
+
+
+def _started(call: Callable[[], Result]) -> "Future[Result]":
+    """Start a call in a thread that ends with this process: an executor's would be waited for, also after Ctrl-C."""
     outcome: Future[Result] = Future()
 
     def run() -> None:
@@ -65,11 +75,7 @@ def within(seconds: float, call: Callable[[], Result]) -> Result:
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        return outcome.result(seconds)
-    except TimeoutError as error:
-        outcome.add_done_callback(_close)
-        raise requests.exceptions.Timeout from error
+    return outcome
 
 
 def _close(late: "Future[Any]") -> None:
@@ -157,8 +163,12 @@ def trusted(ca: Path | None) -> str | None:
 
 def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     """Return the results of `read` for each item, in their order, from several requests at once."""
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return list(pool.map(read, items))
+    outcomes: list[Future[Result]] = []
+    for item in items:
+        if len(outcomes) >= WORKERS:
+            outcomes[-WORKERS].result()
+        outcomes.append(_started(partial(read, item)))
+    return [outcome.result() for outcome in outcomes]
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
