@@ -313,6 +313,23 @@ def test_a_certificates_own_fault_is_named(
         session.get(f"https://{host}:{address.rpartition(':')[2]}/", verify=str(tmp_path / "x.pem"), timeout=5)
 
 
+def test_a_company_s_ca_is_trusted_beside_the_public_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry with a company's certificate may keep its content in a public cloud."""
+    company, public = tmp_path / "company", tmp_path / "public"
+    company.mkdir()
+    public.mkdir()
+    cloud = type("Cloud", (Handler,), {"do_GET": lambda self: self.say(200, b"content")})
+    with serving(cloud, self_signed(public)) as storage:
+        moved = {"Location": f"https://{storage}/"}
+        registry = type("Registry", (Handler,), {"do_GET": lambda self: self.say(307, b"", moved)})
+        with serving(registry, self_signed(company)) as host:
+            ca = company / "x.pem"
+            ca.write_text(f"# Müller GmbH\n{ca.read_text()}", encoding="utf-8")
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(public / "x.pem"))
+            with HttpSession(ca) as session:
+                assert session.get(f"https://{host}/", timeout=5).text == "content"
+
+
 class Proxy(Handler):
     def do_GET(self) -> None:
         self.say(500)
@@ -337,5 +354,4 @@ def test_a_file_of_certificates_is_read_before_anything_is_asked(tmp_path: Path)
         (tmp_path / "ca.pem").write_bytes(content)
         with pytest.raises(UsageError, match="has no certificate in PEM"):
             transport.trusted(tmp_path / "ca.pem")
-    assert transport.trusted(tmp_path / "x.pem") == str(tmp_path / "x.pem")
-    assert transport.trusted(None) is None
+    assert transport.trusted(tmp_path / "x.pem") == (tmp_path / "x.pem").read_text()

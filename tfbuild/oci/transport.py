@@ -84,8 +84,24 @@ def _close(late: "Future[Any]") -> None:
         answer.close()
 
 
+class _Adapter(requests.adapters.HTTPAdapter):
+    def __init__(self, pem: str) -> None:
+        self._pem = pem
+        super().__init__()
+
+    def build_connection_pool_key_attributes(self, *about: Any, **more: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        host, pool = super().build_connection_pool_key_attributes(*about, **more)
+        return host, {**pool, "ca_cert_data": self._pem}
+
+
 class HttpSession(requests.Session):
     """Repeats requests that failed, never leaves TLS for plain HTTP, and reaches this machine without a proxy."""
+
+    def __init__(self, ca: Path | None = None) -> None:
+        """Trust a company's `ca` beside the public ones, which vouch for clouds where a registry may keep content."""
+        super().__init__()
+        if ca is not None:
+            self.mount("https://", _Adapter(trusted(ca)))
 
     def send(self, request: requests.PreparedRequest, **settings: Any) -> requests.Response:
         """Send one request; after PATIENCE seconds, a failure is not repeated."""
@@ -150,15 +166,14 @@ def redirect_address(base: str, target: str) -> str:
     return address
 
 
-def trusted(ca: Path | None) -> str | None:
-    """Return the file of a company's CA certificates. Raises UsageError if it has none."""
-    if ca is None:
-        return None
+def trusted(ca: Path) -> str:
+    """Return the CA certificates in a file. Raises UsageError if it has none."""
     try:
-        ssl.create_default_context(cafile=str(ca))
+        pem = ca.read_text("ascii", errors="ignore")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
     except (OSError, ValueError) as error:
         raise UsageError(f"{ca} has no certificate in PEM: {cause(error)}", hint="--ca-cert FILE") from error
-    return str(ca)
+    return pem
 
 
 def parallel(read: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
@@ -235,11 +250,9 @@ class Connection:
 
     def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
         self.repository = repository
-        self._session = HttpSession()
+        self._session = HttpSession(ca)
         # Otherwise requests replaces the engine's credentials by those in ~/.netrc.
         self._session.auth = lambda request: request
-        # Passed with each request: REQUESTS_CA_BUNDLE would override the session's own setting.
-        self._verify: str | bool | None = trusted(ca)
         self._authorization = ""
 
     def request(
@@ -287,7 +300,6 @@ class Connection:
                 data=data,
                 timeout=SECONDS,
                 stream=True,
-                verify=self._verify,
                 allow_redirects=follow,
             )
 
@@ -330,12 +342,11 @@ class Connection:
 
         Source: distribution.github.io/distribution/spec/auth/token and .../oauth.
         """
-        settings: dict[str, Any] = {"timeout": SECONDS, "stream": True, "verify": self._verify}
         if known.identity:
             form = {"grant_type": "refresh_token", "client_id": "tfbuild", "refresh_token": known.identity}
-            return self._session.post(realm, data={**form, **query}, **settings)
+            return self._session.post(realm, data={**form, **query}, timeout=SECONDS, stream=True)
         headers = {"Authorization": known.basic} if known.basic else {}
-        return self._session.get(realm, params=query, headers=headers, **settings)
+        return self._session.get(realm, params=query, headers=headers, timeout=SECONDS, stream=True)
 
     def _refusal(self, answer: requests.Response, server: str = "") -> RegistryRefused:
         status = without_secrets(str(answer.reason), foreign=True)

@@ -160,8 +160,7 @@ class WheelSource:
     def __init__(self, address: str, ca: Path | None = None) -> None:
         self.name = address.rstrip("/")
         self._remote = "://" in address
-        self._session = transport.HttpSession()
-        self._verify: str | bool | None = transport.trusted(ca)
+        self._session = transport.HttpSession(ca)
         if self._remote and {*"@?#"} & {*address}:
             raise UsageError(
                 "the address of the index has a login, ? or # in it",
@@ -232,7 +231,7 @@ class WheelSource:
                 raise _lost(address, error.strerror or str(error), absent=absent) from error
             return
         with transport.reaching(urlsplit(address).netloc):
-            answer = self._session.get(address, timeout=transport.SECONDS, stream=True, verify=self._verify)
+            answer = self._session.get(address, timeout=transport.SECONDS, stream=True)
         with answer:
             if answer.status_code != 200:
                 absent = answer.status_code in (403, 404)  # a bucket without listing answers 403
