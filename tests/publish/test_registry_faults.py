@@ -200,7 +200,7 @@ FAULTS: dict[str, tuple[Callable[[Faulty], None], dict[str, tuple[int, str]]]] =
         token_server(page(403)), {"pull": (26, "no such repository"), "pull.sh": (26, ", or check the name")}
     ),
     "a token server's page": (
-        token_server(page()), {"pull": (26, "the token is not JSON"), "pull.sh": (26, "sends no token")}
+        token_server(page()), {"pull": (26, "the token is not a JSON object"), "pull.sh": (26, "sends no token")}
     ),
     "a token server without an end": (
         token_server(page(content=b" " * (5 << 20))),

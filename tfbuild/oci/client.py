@@ -8,6 +8,7 @@ import json
 import random
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from tfbuild.oci.manifests import (
     Manifest,
     Missing,
     WrongDigest,
+    descriptor,
     descriptors,
     digest_of,
     parse_object,
@@ -44,7 +46,7 @@ ALTERED = "the registry is broken, or something between it and this machine chan
 # image-spec, manifest.md, v1.1.0, "Guidance for an Empty Descriptor".
 EMPTY_CONFIG = b"{}"
 EMPTY_TYPE = "application/vnd.oci.empty.v1+json"
-EMPTY: Mapping[str, Any] = {"mediaType": EMPTY_TYPE, "digest": digest_of(EMPTY_CONFIG), "size": len(EMPTY_CONFIG)}
+EMPTY = descriptor(EMPTY_TYPE, EMPTY_CONFIG)
 SBOM = "application/vnd.cyclonedx+json"
 PROVENANCE = "application/vnd.in-toto+json"
 TITLE = "org.opencontainers.image.title"
@@ -258,21 +260,14 @@ def attach(registry: Registry, subject: Manifest, kind: str, title: str, created
     `title`: its file name; `created`: RFC 3339, or "".
     """
     registry.upload(EMPTY_CONFIG)
-    digest = registry.upload(content)
-    layer = {"mediaType": kind, "digest": digest, "size": len(content), "annotations": {TITLE: title}}
+    registry.upload(content)
     annotations = {CREATED: created} if created else {}
-    document = artifact(kind, [layer], annotations)
-    document["subject"] = {"mediaType": subject.media_type, "digest": subject.digest, "size": len(subject.content)}
+    document = artifact(kind, [descriptor(kind, content, annotations={TITLE: title})], annotations)
+    document["subject"] = descriptor(subject.media_type, subject.content)
     content = json.dumps(document, indent=2).encode()
     # Some say that they list it, and have no such list (sigstore/sigstore-js PR 1183).
     if not registry.put(digest_of(content), content, IMAGES[0]) or registry.referrers(subject.digest) is None:
-        row = {
-            "mediaType": IMAGES[0],
-            "digest": digest_of(content),
-            "size": len(content),
-            "artifactType": kind,
-            "annotations": annotations,
-        }
+        row = descriptor(IMAGES[0], content, artifactType=kind, annotations=annotations)
         _add(registry, fallback_tag(subject.digest), row)
     return digest_of(content)
 
@@ -318,11 +313,9 @@ def _type(registry: Registry, row: Mapping[str, Any]) -> str:
     """
     digest, kind = str(row.get("digest", "")), row.get("artifactType")
     if kind in (None, "", EMPTY_TYPE) and DIGEST.fullmatch(digest):
-        try:
+        with suppress(Malformed):
             manifest = registry.manifest(digest)
             kind = manifest.json().get("artifactType") if manifest is not None else kind
-        except Malformed:
-            pass
     return str(kind or "")
 
 

@@ -1,11 +1,11 @@
 """Manifests of images and indexes, and the digests of their content. Their JSON is untrusted: it may have any shape."""
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from tfbuild.errors import RegistryRefused, TfbuildError, Unfinished, VerificationFailed
+from tfbuild.util.files import decode
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 LISTS = (INDEX, "application/vnd.docker.distribution.manifest.list.v2+json")
@@ -66,15 +66,17 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
+def descriptor(media_type: str, content: bytes, **more: object) -> dict[str, Any]:
+    """Return the descriptor of some content, with `more` fields."""
+    return {"mediaType": media_type, "digest": digest_of(content), "size": len(content), **more}
+
+
 def parse_object(content: bytes, name: str) -> dict[str, Any]:
     """Return the JSON object in `content`. Raises Malformed, which calls it `name`, if it is something else."""
     try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"the {name} is not JSON", hint="check that --registry names a registry") from error
-    if not isinstance(value, dict):
-        raise Malformed(f"the {name} is not a JSON object", hint="check that --registry names a registry")
-    return value
+        return decode(content, dict[str, Any])
+    except ValueError as error:
+        raise Malformed(f"the {name} is not a JSON object", hint="check that --registry names a registry") from error
 
 
 def descriptors(document: dict[str, Any], name: str = "manifests") -> list[dict[str, Any]]:

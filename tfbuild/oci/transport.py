@@ -20,7 +20,7 @@ import urllib3
 from tfbuild.errors import RegistryRefused, TfbuildError, UsageError, conceal, without_secrets
 from tfbuild.oci import credentials
 from tfbuild.oci.credentials import Credentials
-from tfbuild.oci.manifests import Malformed, parse_object
+from tfbuild.oci.manifests import Malformed, descriptors, parse_object
 from tfbuild.oci.references import Repository, is_secure, loopback
 from tfbuild.util.terminal import cause, printable
 
@@ -141,9 +141,8 @@ class HttpSession(requests.Session):
 
 def _is_certain(error: Exception) -> bool:
     """Return whether a failure would be the same again: what answers is a wrong certificate or speaks no TLS."""
-    if isinstance(error, requests.exceptions.SSLError):
-        return "CERTIFICATE_VERIFY_FAILED" in str(error) or any(name in str(error) for name in NO_TLS)
-    return False
+    certain = ("CERTIFICATE_VERIFY_FAILED", *NO_TLS)
+    return isinstance(error, requests.exceptions.SSLError) and any(name in str(error) for name in certain)
 
 
 def _retry_after(answer: requests.Response) -> float:
@@ -243,10 +242,7 @@ def chunks(answer: requests.Response, most: int = MOST_BYTES) -> Iterator[bytes]
 
 
 class Connection:
-    """Send requests to one repository, with the credentials of the engine's client.
-
-    `ca`: a company's CA certificates in PEM.
-    """
+    """Send requests to one repository, with the credentials of the engine's client. `ca`: see HttpSession."""
 
     def __init__(self, repository: Repository, *, ca: Path | None = None) -> None:
         self.repository = repository
@@ -321,10 +317,9 @@ class Connection:
                 hint="no credentials were sent there; check the --registry address",
             )
         server = f"{urlsplit(realm).hostname}, the token server of {self.repository.host},"
+        query = {name: fields[name] for name in ("service", "scope") if name in fields}
         with reaching(server):
-            answer = self._get_token(
-                realm, {name: fields[name] for name in ("service", "scope") if name in fields}, known
-            )
+            answer = self._get_token(realm, query, known)
         if answer.status_code in (400, 401, 403, 404):
             answer.close()
             return ""
@@ -359,9 +354,8 @@ class Connection:
 def _reason(answer: requests.Response) -> str:
     """Return the registry's own explanation, made safe for a terminal; "" if it gives none."""
     try:
-        errors = parse_object(body_of(answer), "error").get("errors")
-        first = errors[0] if isinstance(errors, list) and errors else {}
-        parts = [first.get("message"), first.get("detail")] if isinstance(first, dict) else []
+        rows = descriptors(parse_object(body_of(answer), "error"), "errors")
+        parts = [rows[0].get("message"), rows[0].get("detail")] if rows else []
         text = ": ".join(part for part in parts if isinstance(part, str) and part)
     except TfbuildError:
         text = ""
