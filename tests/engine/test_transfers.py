@@ -39,6 +39,7 @@ def fail(error: str, step: Step) -> None:
             1,
             "the engine must trust",
         ),
+        ("x509: certificate has expired or is not yet valid: current time 2026-01-01 is before", 1, "if the clock of"),
         ('Get "https://r.example:5000/v2/": http: server gave HTTP response to HTTPS client', 1, "serve that registry"),
         ("tag invalid: The image tag 'x' cannot be overwritten because the tag is immutable.", 1, transport.IMMUTABLE),
         ("name unknown: The repository with name 'us/x' does not exist in the registry", 1, transport.UNKNOWN_NAME),

@@ -33,6 +33,7 @@ REFUSALS = (
     # It may have expired during the transfer; then the engine gets a new token.
     ("unauthorized", "docker login", True),
     ("denied", "docker login as a user with access; does the repository exist?", False),
+    ("expired or is not yet valid", "if the clock of the engine's machine is right, renew that certificate", False),
     ("x509", "the engine must trust the registry's CA: /etc/docker/certs.d/HOST/ca.crt", False),
     (
         "http response to https client",
