@@ -249,9 +249,10 @@ def inspect(subject: str, *, engine: str, full: bool, sbom: bool, json: bool) ->
     from tfbuild.engine import Engine
 
     of_image = inspector.is_image(subject)
-    if (sbom and full) or ((sbom or engine) and not of_image):
-        hint = "invoke inspect IMAGE --sbom" if sbom else "leave out --engine"
-        raise UsageError("--sbom and --engine are for an image, and --sbom without --full", hint=hint)
+    if sbom and (full or not of_image):
+        raise UsageError("--sbom is for an image, and without --full", hint="invoke inspect IMAGE --sbom")
+    if engine and not of_image:
+        raise UsageError("--engine is for an image", hint="leave out --engine")
     if sbom:
         from tfbuild.publish import sbom as bills
 

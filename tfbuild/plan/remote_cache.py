@@ -52,25 +52,9 @@ class Remote:
 
 def named_remote(request: RunRequest) -> Remote | None:
     """Return what the options name, None without any; raises UsageError, which never quotes a credential."""
-    if request.remote_cache.startswith("oci://"):
-        raise UsageError(
-            "--remote-cache no longer takes an image in a registry",
-            hint="keep the folder build/host/RELEASE/cache of `invoke wheel --no-container`, or name a cache server",
-        )
-    alone = request.remote_fallback == "no"
-    if not request.remote_executor and (alone or not request.remote_cache):
-        if any(name.startswith("remote-") for name, *_ in given(request)):
-            needs = "--remote-fallback needs" if alone else "the other --remote-... options need a remote cache or"
-            hint = "--remote-executor grpcs://HOST:PORT" if alone else "--remote-cache grpcs://HOST:PORT"
-            raise UsageError(f"{needs} a remote executor", hint=hint)
+    _refuse_combinations(request)
+    if not request.remote_cache and not request.remote_executor:
         return None
-    if request.remote_readonly and request.remote_executor:
-        why = "--remote-readonly does not work with --remote-executor: an executor stores its results"
-        raise UsageError(why, hint="leave out one of the two")
-    if bool(request.remote_client_cert) != bool(request.remote_client_key):
-        raise UsageError(
-            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
-        )
     names, flags, files = list[str](), list[str](), dict[str, Path]()
     if cache := _url("--remote-cache", request.remote_cache, CACHES):
         names.append(f"cache {cache}" + (", read only" if request.remote_readonly else ""))
@@ -98,6 +82,31 @@ def named_remote(request: RunRequest) -> Remote | None:
         flags=tuple(flags),
         files=files,
     )
+
+
+def _refuse_combinations(request: RunRequest) -> None:
+    if request.remote_cache.startswith("oci://"):
+        raise UsageError(
+            "--remote-cache no longer takes an image in a registry",
+            hint="keep the folder build/host/RELEASE/cache of `invoke wheel --no-container`, or name a cache server",
+        )
+    if request.remote_fallback == "no" and not request.remote_executor:
+        raise UsageError("--remote-fallback needs a remote executor", hint="--remote-executor grpcs://HOST:PORT")
+    named = request.remote_cache or request.remote_executor
+    if not named and any(name.startswith("remote-") for name, *_ in given(request)):
+        raise UsageError(
+            "the other --remote-... options need a remote cache or a remote executor",
+            hint="--remote-cache grpcs://HOST:PORT",
+        )
+    if request.remote_readonly and request.remote_executor:
+        raise UsageError(
+            "--remote-readonly does not work with --remote-executor: an executor stores its results",
+            hint="leave out one of the two",
+        )
+    if bool(request.remote_client_cert) != bool(request.remote_client_key):
+        raise UsageError(
+            "a client certificate needs its key", hint="--remote-client-cert FILE --remote-client-key FILE"
+        )
 
 
 def _url(option: str, text: str, schemes: tuple[str, ...]) -> str:
