@@ -185,8 +185,9 @@ def schedule(builds: Sequence[Build], system: str, own: Sequence[str]) -> tuple[
     without: Counter[tuple[str, str, int]] = Counter()
     for build in builds:
         kind, platform = build.wheel.kind, build.platform
-        able = [row.label for row in hosted if row.holds(build)][:: -1 if kind == "source" else 1]
-        if label := labels.get((kind, platform)) or labels.get((kind, "")) or next(iter(able), ""):
+        able = [row.label for row in hosted if row.holds(build)] or [""]
+        machine = able[-1 if kind == "source" else 0]
+        if label := labels.get((kind, platform)) or labels.get((kind, "")) or machine:
             rows.append((build, label))
         else:
             without[kind, platform, needed_disk(build)] += 1

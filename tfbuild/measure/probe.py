@@ -82,8 +82,7 @@ class Installation:
         with ExitStack() as stack:
             attached = stack.enter_context(closing(Attached(*self._process(ref, command, **options))))
             process = attached.process
-            kill = lambda name: process.send_signal(Signals[name])  # noqa: E731
-            return Worker(str(process.pid), kill, attached, stack.pop_all())
+            return Worker(str(process.pid), lambda name: process.send_signal(Signals[name]), attached, stack.pop_all())
 
     def _process(
         self,
