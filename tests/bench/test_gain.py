@@ -15,31 +15,39 @@ from tfbuild.bench.gain import Gain
 from tfbuild.cpu import isa
 from tfbuild.facts.release_table import table
 
-Measured = tuple[str, str, str, list[dict[str, Any]]]
+Measured = tuple[str, str, str, str, list[dict[str, Any]]]
 
 
 def of_benchmark(report: dict[str, Any], _: str) -> Measured:
-    """Return release, instruction set, date and cases of a report of `bench --only isa`."""
+    """Return release, baseline, instruction set, date and cases of a report of `bench --only isa`."""
     experiment = next(experiment for experiment in report["experiments"] if experiment["name"] == "isa")
-    labels = report["image"]["labels"]
+    image = report["image"]
+    labels = image["labels"]
     cases = [{**case["arms"][1], "name": case["name"]} for case in experiment["cases"] if not case["noisy"]]
-    return labels["io.tfbuild.release"], labels["io.tfbuild.instruction-set"], report["created"], cases
+    return (
+        labels["io.tfbuild.release"],
+        image["against"],
+        labels["io.tfbuild.instruction-set"],
+        report["created"],
+        cases,
+    )
 
 
 def of_compiled_wheels(report: dict[str, Any], instruction_set: str) -> Measured:
     """Return the same of the record of compiled wheels, for one of its sets."""
     build = next(build for build in report["results"]["builds"] if build["instruction_set"] == instruction_set)
-    return build["release"], build["instruction_set"], build["gains"]["created"], build["gains"]["cases"]
+    gains = build["gains"]
+    return build["release"], gains["against"], build["instruction_set"], gains["created"], gains["cases"]
 
 
 @each("row", [row for row in gain.measured_gains() if row.report])
 def test_every_number_is_its_report_s(row: Gain) -> None:
     report = json.loads((RESULTS / f"{row.report}.json").read_text())
     read = of_compiled_wheels if row.report.startswith("compiled") else of_benchmark
-    release, instruction_set, created, cases = read(report, row.cpu)
+    release, baseline, instruction_set, created, cases = read(report, row.cpu)
     assert (row.cpu, row.machine[-10:]) == (instruction_set, created[:10])
     assert release in row.wheel
-    assert release in row.over
+    assert row.over.endswith(f" of {baseline.partition(':')[2].partition('-')[0]}")
     assert "the same" not in row.summary, "no difference shown is not equality: some of these intervals exclude 1"
     listed = {"faster": row.faster, "slower": row.slower, "no difference shown": row.equal}
     assert sorted((effect, one.name, one.ratio) for effect, rows in listed.items() for one in rows) == sorted(
@@ -63,7 +71,7 @@ def test_a_cpu_gets_what_was_measured_of_the_largest_set_that_it_runs(name: str,
 
 
 def test_what_the_official_wheel_is_compiled_for_is_no_gain() -> None:
-    compiled = isa.resolve("x86-64-v3", arch="x86_64")
+    compiled = isa.resolve("x86-64-v4-vnni-bf16", arch="x86_64")
     names = {
         release: [row.name for row in measured.faster]
         for release in ("2.20.0", "2.21.0")

@@ -236,7 +236,7 @@ def test_a_row_without_a_machine_that_can_hold_it_is_left_out(system: str) -> No
         assert room * 10**9 >= needed_disk(build)
     assert len(ALL) - len(rows) == sum(int(note.split()[0]) for note in notes)
     assert {note.partition(" GB and the CPU that --wheel source needs")[0].rpartition(" ")[2] for note in notes} == {
-        "20"
+        "31"
     }
 
 

@@ -187,7 +187,7 @@ def test_a_compile_needs_disk_for_itself_and_the_image(tmp_path: Path, monkeypat
     maker = Maker(run=Run(work=tmp_path))
     monkeypatch.setitem(maker.__dict__, "engine", holding({}))
     maker.need_disk(plan.select(Request(target="mkl", release="2.20.0", cpu="x86-64-v3", platform="linux/amd64"), None))
-    assert asked == [int(1.5 * 7.5e9) + (8 << 30)]
+    assert asked == [int(1.25 * 17.6e9) + (8 << 30)]
 
 
 @pytest.mark.parametrize(

@@ -141,10 +141,9 @@ class CompileCost(RangeRow, frozen=True, kw_only=True):
     disk: float
     memory: float
     actions: int
-    counted: tuple[str, int]
-    # What it stands in for, where that itself was not compiled, and the hours that may take at most.
+    # What it stands in for, where that itself was not compiled, and the hours of one processor that it may take.
     wanted: str = ""
-    most_hours: float = 0.0
+    hours: tuple[float, float] = (0.0, 0.0)
 
     @property
     def described(self) -> str:
@@ -152,11 +151,9 @@ class CompileCost(RangeRow, frozen=True, kw_only=True):
         took = f"{self.cpu_hours:.1f} hours of one processor, {self.disk:g} GB of disk, {self.memory} GB of memory"
         if not self.wanted:
             return f"{took}, recorded for {self.recorded} on {self.machine}"
-        larger = self.most_hours > self.cpu_hours
-        most = f" to {self.most_hours:.0f}" if larger else ""
-        more = f"; {self.counted[0]} has {self.counted[1]:,}" if larger else ""
+        least, most = self.hours
         why = f"tfbuild has not compiled {self.wanted}; {self.recorded} took {took} on {self.machine}"
-        return f"{self.cpu_hours:.0f}{most} hours of one processor: {why}, for {self.actions:,} actions{more}"
+        return f"{least:.0f} to {most:.0f} hours of one processor: {why}"
 
 
 class HermeticPython(Sourced, frozen=True, kw_only=True):

@@ -160,16 +160,16 @@ def wheel_flags(release: str, target: str, arch: str) -> tuple[str, ...]:
 
 
 def compile_cost(release: str, arch: str = "x86_64", *, cuda: bool = False) -> release_table.CompileCost:
-    """Return what a compile takes, as recorded, or estimated from the release that was compiled.
+    """Return what a compile takes, as recorded, or estimated from the nearest release that was compiled.
 
-    A newer release takes up to as much more as the largest tree has more actions.
+    The estimate: that release's actions, at the rate of the fastest and of the slowest machine that compiled any.
     """
     found = row(table().compile, release)
     if release == found.recorded and arch == "x86_64" and not cuda:
         return found
     wanted = f"{release}{' with CUDA' if cuda else ''}{' for arm64' if arch == 'aarch64' else ''}"
-    more = found.counted[1] / found.actions if base(release) > base(found.recorded) else 1.0
-    return msgspec.structs.replace(found, wanted=wanted, most_hours=found.cpu_hours * more)
+    hours = [other.cpu_hours * found.actions / other.actions for other in table().compile]
+    return msgspec.structs.replace(found, wanted=wanted, hours=(min(hours), max(hours)))
 
 
 def constraints(

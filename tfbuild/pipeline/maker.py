@@ -42,8 +42,8 @@ OUTPUT_HINT = "--output with another folder"
 # Bytes for an image: that of 2.21.0's wheel filled an empty engine with 3.3 GB, including base and pip's cache
 # (2026-11), and a rebuild needs as much again.
 IMAGE_DISK = 8 << 30
-# Of what a compile was recorded to take, for a larger release or another instruction set.
-DISK_FACTOR = 1.5
+# Of what a compile was recorded to take, for another compiler or instruction set.
+DISK_FACTOR = 1.25
 # The repository that publishes the image, by which GHCR links a package with it.
 SOURCE = "org.opencontainers.image.source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"

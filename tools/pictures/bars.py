@@ -11,8 +11,9 @@ from tfbuild.bench import gain
 from tfbuild.bench.gain import Gain
 from tfbuild.measure import experiments
 
-# The picture, and its report in benchmarks/results/. An operation has a bar for each set that was measured.
-PICTURE, REPORT = Path("docs") / "pictures" / "compiled.svg", "compiled-2.14.1"
+# Each picture in docs/pictures/, and its report in benchmarks/results/. An operation has a bar for each set that was
+# measured.
+PICTURES = {"compiled.svg": "compiled-2.22.0.dev", "compiled-2.14.1.svg": "compiled-2.14.1"}
 # By the sets' order in the facts; dark enough on white and light enough on black to be read on both.
 COLOURS = ("#3a86c8", "#2e9e5b")
 # Of a bar that shows no difference.
@@ -28,8 +29,12 @@ SIZE = re.compile(r",.*| \(.*| (?:of |to )?\d+x\d+(?=$|[ ,])(?: \(.*)?")
 
 
 def pages() -> dict[Path, str]:
-    """Return the picture of bars, by its path in the repository."""
-    return {PICTURE: to_svg([row for row in gain.measured_gains() if row.report == REPORT])}
+    """Return each picture of bars, by its path in the repository."""
+    measured = gain.measured_gains()
+    return {
+        Path("docs") / "pictures" / name: to_svg([row for row in measured if row.report == report])
+        for name, report in PICTURES.items()
+    }
 
 
 def rows(measured: list[Gain]) -> list[dict[str, Any]]:
