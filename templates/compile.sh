@@ -186,7 +186,10 @@ library() {
 pack() {
     mkdir -p "$top/wheel"
     [ -z "${LIBTENSORFLOW:-}" ] || library || return 1
-    "$@" && python3 "$top/mnt/repack.py" "$top"/wheel/*.whl && chmod 644 "$top"/wheel/*.whl
+    "$@" || return 1
+    [ -z "${BOLT:-}" ] ||
+        "$PYTHON_BIN_PATH" "$top/mnt/bolt.py" "$top"/wheel/*.whl "$top/mnt/constraints.txt" "${BOLT#bolt-}" || return 1
+    python3 "$top/mnt/repack.py" "$top"/wheel/*.whl && chmod 644 "$top"/wheel/*.whl
 }
 why=failed
 if [ "$code" != 0 ]; then
@@ -207,10 +210,7 @@ if [ "$code" != 0 ]; then
     exit "$code"
 fi
 
-for wheel in "$top"/wheel/*.whl; do
-    sh "$top/mnt/system.sh" list "$wheel"
-done > "$top/mnt/packages.txt"
-sort -u "$top/mnt/packages.txt" > "$top/wheel/packages.txt"
+sh "$top/mnt/system.sh" list "$top"/wheel/*.whl > "$top/wheel/packages.txt"
 version=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')
 # Debian's prints no build label.
 [ -n "$version" ] || version=$(bazel --version | sed -n 's/^bazel \([0-9.]*\).*/\1/p')

@@ -91,9 +91,7 @@ def guard(lines):
 
 
 def hide(lines):
-    values = [
-        line.partition("=")[2].partition("=")[2][:-1] for line in lines if line.startswith("build --remote_header=")
-    ]
+    values = [line.split("=", 2)[2][:-1] for line in lines if line.startswith("build --remote_header=")]
     hidden = {*values, *(word for value in values for word in value.split() if len(word) >= LEAST)} - {""}
     for line in sys.stdin.buffer:
         for word in sorted(hidden, key=len, reverse=True):

@@ -93,7 +93,7 @@ def expected(digests: Mapping[str, str]) -> dict[str, str]:
             build,
             own=f"{FOLDER}/{build.id}/",
             scripts=dockerfile.TEMPLATES.relative_to(ROOT).as_posix(),
-            smoke=dockerfile.SMOKE.relative_to(ROOT).as_posix(),
+            inside=dockerfile.INSIDE.relative_to(ROOT).as_posix(),
             origin=COMMAND,
             place="in the repository's root",
             usage=command(build),

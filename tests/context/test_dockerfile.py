@@ -76,12 +76,13 @@ def kinds(tmp_path: Path) -> dict[str, Build]:
         "cpu": official(target="cpu"),
         "file": from_file(wheel),
         "source": from_source(),
+        "bolt": from_source(request=Request(bolt=True)),
         "old source": from_source(release="2.14.0", bazel_target="//tensorflow/tools/pip_package:build_pip_package"),
         "arm": official(platform="linux/arm64", instruction_set=isa.resolve("armv8.2-a", arch="aarch64")),
     }
 
 
-KINDS = ("official", "headers", "cpu", "file", "source", "old source", "arm")
+KINDS = ("official", "headers", "cpu", "file", "source", "bolt", "old source", "arm")
 
 
 def contents(folder: Path) -> dict[str, bytes]:

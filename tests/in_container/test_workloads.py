@@ -44,3 +44,12 @@ def test_each_workload_computes_what_is_recorded(python: str) -> None:
         # Sums of many products differ from CPU to CPU, means of pixels hardly.
         exact = name in ("decode", "jpeg", "pipeline") and not params.get("step")
         assert told == same(expected, 1e-5 if exact else 2e-3), (name, params)
+
+
+def test_the_training_of_bolt_does_each_kind_of_work(python: str) -> None:
+    """By calling all that it yields twice: on real TensorFlow, whose own errors would end it."""
+    script = "import bolt; works = list(bolt.training()); [(work(), work()) for work in works]; print(len(works))"
+    done = subprocess.run(
+        [python, "-B", "-c", script], cwd=ROOT / "tfbuild" / "in_container", capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "10\n"), done.stderr[-3000:]

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tfbuild.pipeline import bazel
 from tfbuild.pipeline.bazel import BazelWatch
 from tfbuild.pipeline.run import run_of
 from tfbuild.plan import RunRequest
+from tfbuild.util.progress import Step
 
 RELAY = dockerfile.TEMPLATES / "relay.py"
 
@@ -48,6 +50,14 @@ def test_progress_has_an_eta_by_the_usual_rate_of_the_last_minutes() -> None:
     assert "left" not in after(20, 0)
     done = 0  # Bazel begins again
     assert "about 2 h 55 min left" in after(30, 100)
+
+
+def test_warnings_do_not_replace_the_progress_and_what_follows_the_compile_does() -> None:
+    watch, step, shown = BazelWatch(), Step("build"), []
+    for line in ("Starting Bazel", "[9 / 10] x", "warning: y", "tfbuild: bolt: train", "Epoch 1"):
+        watch.show(step, line)
+        shown.append(step.detail)
+    assert shown == ["Starting Bazel", *2 * ["9 / 10 actions, 90 %: x"], *2 * ["bolt: train"]]
 
 
 CRASHED = "clang: error: clang frontend command failed due to signal (use -v to see invocation)"
@@ -193,6 +203,25 @@ def test_rules_that_make_no_c_library_are_named_before_the_compile(
     (tmp_path / "src/.bazelrc").write_text(f"common --repo_env=USE_PYWRAP_RULES={rules}\n")
     completed = compile_in(tmp_path)
     assert ("compiling" in completed.stdout, "make no C library" in completed.stderr) == (begins, not begins)
+
+
+@each("fails", [False, True])
+def test_bolt_gets_the_wheel_before_it_is_packed(fails: bool, tmp_path_factory: pytest.TempPathFactory) -> None:
+    root = tmp_path_factory.mktemp("root")
+    (root / "mnt").mkdir()
+    (root / "mnt/bolt.py").write_text(f"""import sys, zipfile
+open("seen", "w").write(" ".join(sys.argv[1:]))
+with zipfile.ZipFile(sys.argv[1], "a") as wheel:
+    wheel.writestr(zipfile.ZipInfo("laid out", (2026, 1, 1, 0, 0, 0)), "")
+sys.exit({int(fails)})
+""")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BOLT", "bolt-19")
+        completed = compile_in(root)
+    assert (completed.returncode, "could not be packed" in completed.stdout) == (int(fails), fails)
+    assert (root / "src/seen").read_text() == f"{root}/wheel/thing.whl {root}/mnt/constraints.txt 19"
+    with zipfile.ZipFile(root / "wheel/thing.whl") as wheel:
+        assert wheel.getinfo("laid out").date_time[0] == (2026 if fails else 1980)
 
 
 def test_a_record_or_profile_that_cannot_be_written_ends_no_compile(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a compile gets beside its context, what it leaves beside its log, and what becomes of one that fails."""
 
+import io
 import re
 import time
 from math import inf
@@ -20,8 +21,9 @@ from tfbuild.engine.build import BuildSettings
 from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
 from tfbuild.pipeline import bazel, compiling
 from tfbuild.pipeline.compiling import NO_LIMITS, machine_share, memory_hint
+from tfbuild.pipeline.run import Run
 from tfbuild.plan.remote_cache import Remote
-from tfbuild.util.progress import Step
+from tfbuild.util.progress import Progress, Step
 
 CACHE = Remote(name="cache grpc://cache:1", flags=("--remote_cache=grpc://cache:1",))
 EXECUTOR = Remote(name="executor grpc://farm:1", executor=True)
@@ -291,6 +293,27 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     given = engine.jobs[0][3]["machine"]
     assert [flag for flag in build.toolchain.machine_flags if (f"build {flag}\n" in given) != once] == []
     assert ("compiles host tools and target once" in said.getvalue()) == once
+
+
+@each("machine_name, compiles", [("rocky9-zen5", True), ("scientificfermi6-bulldozer", False), ("", True)])
+def test_bolt_is_refused_where_its_training_would_crash(
+    machine_name: str, compiles: bool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def detect() -> cpu.Cpu:
+        if not machine_name:
+            raise Unsupported("this CPU is not known")
+        return cpu.parse(machine(machine_name).cpuinfo())
+
+    build = chosen(release="2.20.0", cpu="x86-64-v3", bolt=True)
+    machine_of = SimpleNamespace(cpus=2, memory=8 << 30, local=False, cpu=detect, where="the engine")
+    run, progress = Run(), Progress(io.StringIO())
+    if compiles:
+        assert compiling._share(machine_of, build, run, progress).jobs == 2  # type: ignore[arg-type]
+    else:
+        with pytest.raises(Unsupported, match="lacks avx2 "):
+            compiling._share(machine_of, build, run, progress)  # type: ignore[arg-type]
+    plain = chosen(release="2.20.0", cpu="x86-64-v3")
+    assert compiling._share(machine_of, plain, run, progress).jobs == 2  # type: ignore[arg-type]
 
 
 # --- Bazel's share of a machine ---------------------------------------------------------------------------------------

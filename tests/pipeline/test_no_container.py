@@ -119,6 +119,19 @@ def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
     assert error.value.hint == f"sudo apt-get install {packages}; --compiler or --python takes another"
 
 
+@each("apt", [True, False])
+def test_bolt_is_asked_for_where_its_program_is_not(apt: bool, empty_path: Path) -> None:
+    build = planned(release="2.20.0", target="mkl", compiler="clang-18", python="3.13", bolt=True)
+    machine = dataclasses.replace(BOOKWORM, apt=apt)
+    with pytest.raises(Unsupported, match=r"\bbolt-19\b"):
+        machines.require(build, machine)
+    program(empty_path, "llvm-bolt-19")
+    with pytest.raises(Unsupported) as error:
+        machines.require(build, machine)
+    assert "bolt" not in error.value.reason
+    (empty_path / "llvm-bolt-19").unlink()
+
+
 def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
     empty_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -384,7 +397,8 @@ def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
         "GIT_CEILING_DIRECTORIES": root, "GIT_CONFIG_SYSTEM": f"{root}/etc/gitconfig", "LANG": "C.UTF-8",
         "USER": "tfbuild", "CC": "/opt/gcc/bin/gcc-12", "PYTHON_BIN_PATH": f"{root}/opt/build/bin/python3",
     }.items()  # fmt: skip
-    # In the key of every object in Bazel's cache.
+    # In the key of every object in Bazel's cache; without what only --bolt needs.
+    assert "libbolt" not in variables["TFBUILD_PACKAGES"]
     assert re.fullmatch(r"installed \S+ \S+(, installed \S+ \S+)*", variables["TFBUILD_PACKAGES"])
     folders = variables["PATH"].split(":")
     assert folders[:2] == [f"{host.root}/usr/local/bin", f"{host.root}/bin"]

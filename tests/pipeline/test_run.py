@@ -68,6 +68,8 @@ def test_a_build_from_source_downloads_what_the_official_image_does_too() -> Non
     builds = downloads(compiled, wheel_only=False)
     assert [build.wheel.kind for build in builds] == ["source", "official"]
     assert {(build.release, build.python, build.target) for build in builds} == {("2.14.1", "3.11", compiled.target)}
+    with pytest.raises(UsageError, match="--bolt"):
+        downloads(chosen(release="2.20.0", cpu="x86-64-v3", bolt=True), wheel_only=True)
     without = dataclasses.replace(compiled, python="3.13")
     with pytest.raises(UsageError, match="there is none") as caught:
         downloads(without, wheel_only=False)

@@ -89,7 +89,8 @@ def test_an_archive_of_python_is_unpacked_where_bazel_is_told_to_take_it(tmp_pat
 
 
 def test_what_the_scripts_of_a_compile_call_is_mounted_where_they_look(tmp_path: Path) -> None:
-    folder = build_context.write_context(chosen(**SOURCE), tmp_path / "context").folder
+    build = chosen(**SOURCE, compiler="clang-16", bolt=True)
+    folder = build_context.write_context(build, tmp_path / "context").folder
     stages = re.split(r"^FROM ", (folder / "Dockerfile").read_text(), flags=re.MULTILINE)
     for script in ("compile.sh", "toolchain.sh", "source.sh", "system.sh"):
         called = set(re.findall(r"/mnt/\w+\.(?:py|sh)", (folder / "scripts" / script).read_text()))

@@ -88,6 +88,11 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"cpu": "x86-64-v4", "release": "2.20.0", "compiler": "clang-19", "prefer_vector_width": "256"}, {
         "id": "2.20.0-mkl-py3.13-x86-64-v4-clang-19-prefer256", "+copts": "--copt=-mprefer-vector-width=256",
     }),
+    ({**V3, "release": "2.20.0", "bolt": True}, {
+        "id": "2.20.0-mkl-py3.13-x86-64-v3-bolt", "+bazel_flags": "--linkopt=-Wl,--emit-relocs",
+        "toolchain.bolt": "bolt-19",
+    }),
+    ({**V3, "release": "2.20.0"}, {"-bazel_flags": "--linkopt=-Wl,--emit-relocs", "toolchain.bolt": ""}),
     ({"cpu": "x86-64-v4", "release": "2.20.0"}, {"+copts": "--copt=-mprefer-vector-width=512"}),
     ({**ARM_82, "release": "2.20.0"}, {"configs": ("mkl_aarch64_threadpool",)}),
     ({"release": "2.15.1", "target": "cuda", "compiler": "clang-16"}, {
@@ -229,6 +234,9 @@ REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"cpu": "westmere", **OFFICIAL}, 12, "leave out --wheel official, keep --cpu westmere"),
     ({"host": replace(HOST, features=()), "cpuinfo": "old.txt", **OFFICIAL}, 12, "keep --cpuinfo old.txt"),
     ({"threading": "openmp", "release": "2.16.1"}, 12, "threadpool"),
+    ({"bolt": True, "release": "2.20.0", "compiler": "gcc-14", **V3}, 12, "--compiler clang-"),
+    ({"bolt": True, "release": "2.20.0", "base": "ubuntu:24.04", "compiler": "clang-18", **V3}, 12, "or trixie"),
+    ({"bolt": True, "release": "2.20.0", **ARM_82}, 12, "leave it out"),
     ({"platform": "linux/arm64"}, 12, "--platform linux/amd64"),  # the host is another
     *(({"platform": name}, 12, "build the Linux image: --platform linux/") for name in (
         "darwin/arm64", "windows/amd64", "Darwin/x86_64", "freebsd/amd64",

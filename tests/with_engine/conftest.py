@@ -174,9 +174,10 @@ FURTHER_COMPILERS = ("gcc-11", "clang-13", "clang-14", "clang-15", "clang-19", "
 
 @pytest.fixture(scope="session")
 def compilers(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An image with COMPILERS, a cross compiler and QEMU."""
+    """An image with COMPILERS, a cross compiler, QEMU and BOLT."""
     cross = ("g++-12-aarch64-linux-gnu", "gcc-12-aarch64-linux-gnu")
-    packages = (*COMPILERS, "g++-12", *cross, "libeigen3-dev", "qemu-user-static")
+    bolt = ("bolt-19", "lld-16", "python3-venv", "python3-wheel")
+    packages = (*COMPILERS, "g++-12", *cross, *bolt, "libeigen3-dev", "qemu-user-static")
     with with_compilers(engine, tmp_path_factory.mktemp("compilers"), *packages) as ref:
         yield ref
 

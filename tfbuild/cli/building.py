@@ -320,7 +320,7 @@ def engine(*, stop: bool, yes: bool, json: bool) -> None:
             "time for the whole run, such as 90s, 5m or 1h (default: 5m; the last preparation may add 4m)",
             "TIME",
         ),
-        "against": ("", "image (or environment) to compare with in the experiments `isa` and `all`", "IMAGE"),
+        "against": ("", "image (or environment) to compare with in `isa`, `overhead` and `all`", "IMAGE"),
         "python": ("", "measure the TensorFlow in this environment instead of IMAGE, without an engine", "VENV"),
         "name": ("", "name of the report, reports/NAME.json (default: bench-IDENTIFIER, which replaces an older one)"),
         "list": (False, "only list the experiments: their questions, what is compared, and for how long"),

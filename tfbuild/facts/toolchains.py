@@ -37,6 +37,14 @@ class Distribution(Facts, frozen=True):
     compilers: tuple[str, ...] = ()
 
 
+class Bolt(Facts, frozen=True):
+    """LLVM's post-link optimizer: its package in `distributions`, and the Bazel flag that it needs."""
+
+    package: str
+    distributions: tuple[str, ...]
+    flag: str
+
+
 class Llvm(Facts, frozen=True):
     """LLVM's apt repository, its signing key, and the compilers that each Debian release gets from it."""
 
@@ -56,6 +64,7 @@ class PythonPackages(Facts, frozen=True):
 class ToolchainTable(Facts, frozen=True):
     bazelisk: BazeliskRow
     host_configuration: HostConfiguration
+    bolt: Bolt
     distribution: tuple[Distribution, ...]
     ubuntu: tuple[Distribution, ...]
     llvm: Llvm

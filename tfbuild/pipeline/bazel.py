@@ -30,6 +30,8 @@ NO_REMOTE = re.compile(
 # What compile.sh prints of an executor that answers and yet compiles nothing, and why.
 NO_USE = "tfbuild: the remote executor is of no use: "
 ALONE = "tfbuild: going on without it"
+# What bolt.py does, once all is compiled.
+BOLT = "tfbuild: bolt: "
 # The first lines of any build, after the start of Bazel's server.
 FIRST_LINES = ("Loading:", "Computing main repo mapping", "Analyzing:", "INFO: Analyzed")
 PROCESSES = re.compile(r"INFO: (?P<summary>\d[\d,]* process(?:es)?: .*)")
@@ -91,9 +93,9 @@ class BazelWatch:
         """Show in `step` how far the compile is; until Bazel says that, its last line."""
         if detail := self(line):
             step.detail, self.counted = detail, step
-        elif step is not self.counted:
+        elif line.startswith(BOLT) or step is not self.counted:
             # A compiler's warnings do not replace the progress of the compile.
-            step.detail = line
+            step.detail = line.removeprefix("tfbuild: ")
 
     def _progress(self, done: int, total: int, rest: str) -> str:
         now = self._clock()

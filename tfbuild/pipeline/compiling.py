@@ -148,6 +148,9 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
     limits = (probes.quota() or math.inf, probes.memory() * 2**20) if builder.local else NO_LIMITS
     share = machine_share(cpus=builder.cpus, memory=builder.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")
+    if build.toolchain and build.toolchain.bolt and (lacks := lacking_features(build, builder.cpu)):
+        why = f"--bolt trains where it compiles, and the CPU of {builder.where} lacks {' '.join(lacks)}"
+        raise Unsupported(why, hint="leave it out, or compile on a CPU that has it")
     flags = build.toolchain.machine_flags if build.toolchain else ()
     # None if others may run actions, or this machine lacks a feature.
     if executor or not flags or lacking_features(build, builder.cpu) != ():

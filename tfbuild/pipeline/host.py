@@ -145,7 +145,7 @@ class LocalBuilder:
         (mnt / "cache").symlink_to("../cache")
         for script in (context / dockerfile.SCRIPTS).iterdir():
             (mnt / script.name).symlink_to(script.resolve())
-        for name in ("requirements.txt", "fixes", "patches", "overrides", "bazel", "source"):
+        for name in ("requirements.txt", "constraints.txt", "fixes", "patches", "overrides", "bazel", "source"):
             if (context / name).exists():
                 (mnt / name).symlink_to((context / name).resolve())
         (mnt / "bazelrc").write_text(self._placed((context / "bazelrc").read_text(encoding="utf-8")))
@@ -235,7 +235,8 @@ class LocalBuilder:
 def _packages(machine: HostSystem, compiler: str) -> str:
     """Return those of COMPILED_WITH that are installed, or without dpkg the compiler and the linkers; with versions.
 
-    By patterns, dpkg also lists packages that are not installed but that installed ones mention.
+    By patterns, dpkg also lists packages that are not installed but that installed ones mention. BOLT's works only on
+    what is compiled: whoever adds --bolt compiles nothing again.
     """
     if not machine.apt:
         programs = [machine.compilers[compiler], *filter(None, map(shutil.which, ("ld", "ld.lld")))]
@@ -243,4 +244,4 @@ def _packages(machine: HostSystem, compiler: str) -> str:
         return ", ".join([*versions, f"glibc {machine.glibc}"])
     query = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${binary:Package} ${Version}\n", *COMPILED_WITH]
     listed = subprocess.run(query, capture_output=True, check=False, text=True).stdout
-    return ", ".join(line for line in listed.splitlines() if line.startswith("installed "))
+    return ", ".join(line for line in listed.splitlines() if re.match("installed (?!libbolt-)", line))

@@ -19,7 +19,7 @@ from tfbuild.util.process import printed
 INSTEAD = "leave out --no-container to compile in a container"
 PROGRAM = re.compile(r"(?P<compiler>gcc|clang)(?:-(?P<version>\d+))?|python(?P<python>3\.\d+)")
 # Of the planned packages, those whose program has another name.
-PROGRAMS = {"xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
+PROGRAMS = {"bolt-19": "llvm-bolt-19", "xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
 # Of the programs that are asked for where apt is not, those whose package has another name for dnf (Fedora, RHEL).
 DNF = {"g++": "gcc-c++", "ld.lld": "lld"}
 # An interpreter's version, its own path (not that of a link or a virtual environment), and the packages that it lacks.
@@ -117,6 +117,7 @@ def require(build: Build, machine: HostSystem) -> None:
         hint = "leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA"
         raise Unsupported(why, hint=hint)
     missing = lacking(build, machine) if machine.apt else _lacking_programs(build, machine)
+    missing += [row for row in (build.toolchain.bolt,) if row and program_of(row) is None]
     if missing:
         # A compiler or a Python that its release lacks is known by apt's own words.
         install = "apt-get install" if machine.apt else "dnf install"

@@ -343,6 +343,9 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
 
     A compiled wheel has the requirements of the official one, and its image is compared with the official image.
     """
+    if build.toolchain and build.toolchain.bolt:
+        hint = "leave it out, or give the build --mirror URL"
+        raise UsageError("a bundle lacks what --bolt installs for its training", hint=hint)
     if build.toolchain is None or wheel_only:
         return (build,)
     try:

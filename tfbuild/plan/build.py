@@ -41,7 +41,8 @@ class Toolchain:
     `requirements`: pip's. `llvm`: URL, suite, key and fingerprint of the apt repository with the compiler, () if the
     base's distribution has it. `bazelisk`: version, sha256 and architecture. `host_flags`: Bazel's, for tools that run
     on the builder; `machine_flags`: for a machine that can run what it compiles. `cuda_base`: what the base image must
-    have if the compile takes CUDA from it, else "". `cost`: what a compile of this or of a like release took.
+    have if the compile takes CUDA from it, else "". `bolt`: the package of --bolt, else "". `cost`: what a compile of
+    this or of a like release took.
     """
 
     packages: tuple[str, ...]
@@ -52,6 +53,7 @@ class Toolchain:
     host_flags: tuple[str, ...]
     machine_flags: tuple[str, ...]
     cuda_base: str
+    bolt: str
     known_failures: tuple[Failure, ...]
     cost: CompileCost
 

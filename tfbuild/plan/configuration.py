@@ -14,7 +14,7 @@ from tfbuild.errors import Unsupported, UsageError
 from tfbuild.facts import releases, targets, toolchains
 from tfbuild.facts.release_table import table
 from tfbuild.plan import failures
-from tfbuild.plan.build import BUILD_PYTHON, OVERRIDES, PLATFORMS, Build, Toolchain
+from tfbuild.plan.build import BUILD_PYTHON, MACHINES, OVERRIDES, PLATFORMS, Build, Toolchain
 from tfbuild.plan.cuda import Capability
 from tfbuild.plan.request import Request
 from tfbuild.plan.source import OwnFile
@@ -148,9 +148,22 @@ def toolchain(build: Build) -> Toolchain:
         host_flags=(f"--host_copt={GENERIC_MARCH[arch]}", *toolchains.host_configuration(bazel, "true")),
         machine_flags=toolchains.host_configuration(bazel, "false"),
         cuda_base=f"CUDA {build.cuda}, cuDNN {build.cudnn} and {compiler}" if from_base else "",
+        bolt=bolt(build, debian) if build.request.bolt else "",
         known_failures=failures.known_failures(release),
         cost=releases.compile_cost(release, arch, cuda=bool(build.cuda)),
     )
+
+
+def bolt(build: Build, debian: toolchains.Distribution | None) -> str:
+    """Return the package with BOLT; raises Unsupported where it is not known to work."""
+    row = toolchains.table().bolt
+    if build.platform != MACHINES["x86_64"]:
+        raise Unsupported(f"--bolt was not tried on {build.platform}", hint="leave it out")
+    if not build.compiler.startswith("clang"):
+        raise Unsupported(f"--bolt needs Clang, and the plan has {build.compiler}", hint="--compiler clang-19")
+    if debian and debian.name not in row.distributions:
+        raise Unsupported(f"{debian.name} has no {row.package}", hint=f"a base of {' or '.join(row.distributions)}")
+    return row.package
 
 
 def packages(compiler: str, *more: str) -> tuple[str, ...]:

@@ -184,6 +184,7 @@ def _compile(
             *configuration.wheel_flags(release, target, arch, python, archive),
             *configuration.repo_env(release, answers.items()),
             *(flag for row in fixes for flag in row.flags),
+            *([toolchains.table().bolt.flag] if request.bolt else []),
             *request.bazel_flag,
         ),
         configure_env=tuple(answers.items()),
@@ -255,6 +256,7 @@ def _variant(build: Build) -> tuple[str, ...]:
         ),
         f"cuda{build.cuda}" if own and build.cuda != own.version else "",
         f"cudnn{build.cudnn}" if own and build.cudnn != own.cudnn else "",
+        "bolt" if request.bolt else "",
         "headers" if request.with_headers else "",
     )
     return tuple(word for word in differences if word)

@@ -158,6 +158,12 @@ class Request:
         form="NAME; repeat it for each config",
     )
     bazel_flag: tuple[str, ...] = _compiler((), "another Bazel flag (repeatable)", pattern=TEXT)
+    bolt: bool = _compiler(
+        False,
+        "lay out TensorFlow's core library by LLVM's BOLT, after a training run on the machine that compiles",
+        identifier="word",
+        rare=True,
+    )
     without_fix: tuple[str, ...] = _compiler(
         (),
         "leave out this fix for a known failure; the plan lists the fixes (repeatable)",
