@@ -2,8 +2,7 @@
 # parts.sh VENV LIBRARIES: moves what depends on the instruction set (TensorFlow's own libraries, and the record with
 # their digests) from a virtual environment to the same paths in LIBRARIES. Does nothing if LIBRARIES exists.
 set -eu
-venv=$1
-libraries=$2
+venv=$1 libraries=$2
 [ ! -d "$libraries" ] || exit 0
 mkdir "$libraries"
 cd "$venv"

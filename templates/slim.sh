@@ -1,8 +1,7 @@
 #!/bin/sh
 # slim.sh VENV headers|no-headers: removes from a virtual environment what TensorFlow never reads at run time.
 set -eu
-venv=$1
-headers=$2
+venv=$1 headers=$2
 cd "$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')"
 
 # Only custom ops need headers. cpu_info.h stays: it numbers the CPU features, which `invoke inspect` needs to read the
@@ -20,10 +19,10 @@ find . -type d -name tests ! -path "./tensorflow/*" -prune -exec rm -rf {} +
 find . -type f -name '*_test.py' ! -path "./tensorflow/*" -delete
 
 # Symbols that only a debugger reads: a sixth of all libraries. The guard's stay, since they show which instruction set
-# a library was compiled for. Vendored libraries (*.libs, rewritten by patchelf) are left alone.
+# a library was compiled for. Left alone: vendored libraries (*.libs, by patchelf), and BOLT's, which strip 2.40 breaks.
 framework='libtensorflow_framework.so*'
 find tensorflow -type f -name '*.so*' ! -name "$framework" -exec strip --preserve-dates --strip-unneeded {} +
-find tensorflow -type f -name "$framework" -exec strip --preserve-dates --wildcard \
+find tensorflow -type f -name "$framework" ! -exec grep -qF .note.bolt_info {} \; -exec strip --preserve-dates --wildcard \
     --keep-symbol='*CPUFeature*' --keep-symbol='*CheckFeatureOrDie*' --keep-symbol='*CheckIfFeatureUnused*' \
     --keep-symbol='*cpu_feature_guard*' {} +
 # The loader must still take each of them.

@@ -47,7 +47,6 @@ def test_each_workload_computes_what_is_recorded(python: str) -> None:
 
 
 def test_the_training_of_bolt_does_each_kind_of_work(python: str) -> None:
-    """By calling all that it yields twice: on real TensorFlow, whose own errors would end it."""
     script = "import bolt; works = list(bolt.training()); [(work(), work()) for work in works]; print(len(works))"
     done = subprocess.run(
         [python, "-B", "-c", script], cwd=ROOT / "tfbuild" / "in_container", capture_output=True, text=True, check=False

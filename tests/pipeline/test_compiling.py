@@ -3,6 +3,7 @@
 import io
 import re
 import time
+from contextlib import nullcontext
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from tests.rows import each
 from tfbuild import cpu
 from tfbuild.context import labels
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported
+from tfbuild.errors import BadMirror, BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported, UsageError
 from tfbuild.pipeline import bazel, compiling
 from tfbuild.pipeline.compiling import NO_LIMITS, machine_share, memory_hint
 from tfbuild.pipeline.run import Run
@@ -295,25 +296,30 @@ def test_host_tools_are_compiled_once_only_where_the_machine_runs_the_target(
     assert ("compiles host tools and target once" in said.getvalue()) == once
 
 
-@each("machine_name, compiles", [("rocky9-zen5", True), ("scientificfermi6-bulldozer", False), ("", True)])
-def test_bolt_is_refused_where_its_training_would_crash(
-    machine_name: str, compiles: bool, tmp_path_factory: pytest.TempPathFactory
+@each(
+    "machine_name, memory, library, error",
+    [
+        ("rocky9-zen5", 16, False, None),
+        ("", 16, False, None),
+        ("scientificfermi6-bulldozer", 16, False, Unsupported),
+        ("rocky9-zen5", 8, False, Unsupported),
+        ("rocky9-zen5", 16, True, UsageError),
+    ],
+)
+def test_what_bolt_would_fail_at_is_refused_before_the_compile(
+    machine_name: str, memory: int, library: bool, error: type[TfbuildError] | None
 ) -> None:
     def detect() -> cpu.Cpu:
         if not machine_name:
             raise Unsupported("this CPU is not known")
         return cpu.parse(machine(machine_name).cpuinfo())
 
-    build = chosen(release="2.20.0", cpu="x86-64-v3", bolt=True)
-    machine_of = SimpleNamespace(cpus=2, memory=8 << 30, local=False, cpu=detect, where="the engine")
-    run, progress = Run(), Progress(io.StringIO())
-    if compiles:
-        assert compiling._share(machine_of, build, run, progress).jobs == 2  # type: ignore[arg-type]
-    else:
-        with pytest.raises(Unsupported, match="lacks avx2 "):
-            compiling._share(machine_of, build, run, progress)  # type: ignore[arg-type]
-    plain = chosen(release="2.20.0", cpu="x86-64-v3")
-    assert compiling._share(machine_of, plain, run, progress).jobs == 2  # type: ignore[arg-type]
+    place: Any = SimpleNamespace(cpus=2, memory=memory * 10**9, local=False, cpu=detect, where="the engine")
+    run, progress = Run(libtensorflow=library), Progress(io.StringIO())
+    for bolt in (False, True):
+        build = chosen(release="2.20.0", cpu="x86-64-v3", bolt=bolt)
+        with pytest.raises(error) if bolt and error else nullcontext():
+            assert compiling._share(place, build, run, progress).jobs == 2
 
 
 # --- Bazel's share of a machine ---------------------------------------------------------------------------------------

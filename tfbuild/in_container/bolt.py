@@ -4,6 +4,7 @@ An instrumented copy of the library counts which way branches go while `python b
 puts together what runs together. For that the compile links with --emit-relocs, which no library needs afterwards.
 """
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 LIBRARY = "tensorflow/libtensorflow_framework.so.2"
-# Relative to /usr/lib, where BOLT looks for it but Debian's package does not have it.
+# Debian's BOLT looks for it in /usr/lib, and it is in a folder there.
 RUNTIME = "llvm-{version}/lib/libbolt_rt_instr.a"
-LAYOUT = (
-    *("-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-all-cold", "-split-eh"),
-    "-icf=1",
-)
+LAYOUT = ("-reorder-blocks=ext-tsp", "-reorder-functions=cdsort", "-split-functions", "-split-all-cold", "-split-eh")
 # Of each kind of work.
 SECONDS = 4.0
 
@@ -27,24 +25,26 @@ SECONDS = 4.0
 def lay_out(wheel: Path, constraints: Path, version: str, scratch: Path, training: Path = Path(__file__)) -> None:
     """Replace the core library in a wheel. Exits with a message where a program or the training fails.
 
-    `constraints`: pip's, for what the wheel requires; `version`: BOLT's; `training`: what runs on the counting library.
+    `constraints`: pip's, for what the wheel requires; `version`: BOLT's; `training`: what runs on the instrumented one.
     """
     bolt, profile = f"llvm-bolt-{version}", scratch / "profile"
     run("install the wheel", sys.executable, "-m", "venv", scratch / "venv")
-    python, pip = scratch / "venv/bin/python", ("-m", "pip", "--disable-pip-version-check", "install")
+    python, pip = scratch / "venv/bin/python", ("-m", "pip", "--disable-pip-version-check", "install", "--no-cache-dir")
     run("install the wheel", python, *pip, "--constraint", constraints, wheel)
     installed = next((scratch / "venv").glob(f"lib/python*/site-packages/{LIBRARY}"))
     linked = installed.rename(scratch / "linked.so")
-    counting = ("-instrument", f"-instrumentation-file={profile}", "-instrumentation-file-append-pid")
+    instrument = ("-instrument", f"-instrumentation-file={profile}", "-instrumentation-file-append-pid")
     runtime = f"--runtime-instrumentation-lib={RUNTIME.format(version=version)}"
-    run("instrument the library", bolt, linked, *counting, runtime, "-o", installed)
+    run("instrument the library", bolt, linked, *instrument, runtime, "-o", installed)
     run("train", python, training)
     run("lay out the library", f"merge-fdata-{version}", *scratch.glob("profile.*"), "-o", profile)
     run("unpack the wheel", sys.executable, "-m", "wheel", "unpack", "--dest", scratch / "unpacked", wheel)
     (content,) = (scratch / "unpacked").iterdir()
     for library in content.rglob("*.so*"):
+        library.chmod(0o644)  # up to 2.15, some cannot be written
         run("remove relocations", "objcopy", "--remove-relocations=*", library)
     run("lay out the library", bolt, linked, "-data", profile, *LAYOUT, "-o", content / LIBRARY)
+    (content / LIBRARY).chmod(0o644)
     run("pack the wheel", sys.executable, "-m", "wheel", "pack", "--dest-dir", wheel.parent, content)
 
 
@@ -60,7 +60,8 @@ def run(what: str, *words: "str | Path") -> None:
 
 
 def train() -> None:
-    """Do each kind of work for SECONDS: what TensorFlow does itself, around and between kernels."""
+    """Do each kind of work for SECONDS: what TensorFlow does itself, around and between kernels on the CPU."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
     for work in training():
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:

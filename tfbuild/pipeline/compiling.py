@@ -14,7 +14,7 @@ from pathlib import Path
 from tfbuild.cpu import Cpu, detect
 from tfbuild.engine import faults
 from tfbuild.engine.build import BuildSettings
-from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported, reason_of
+from tfbuild.errors import BuildFailed, DiskFull, TfbuildError, TimeUp, Unsupported, UsageError, reason_of
 from tfbuild.in_container.smoke import probes
 from tfbuild.pipeline import bundle, diagnosis
 from tfbuild.pipeline.bazel import BazelWatch
@@ -60,6 +60,8 @@ class Builder:
 # One of TensorFlow's C++ actions takes up to about this much; Bazel's server takes about as much as one action.
 ACTION_BYTES = 2 << 30
 SERVER_BYTES = 2 << 30
+# BOLT took 9.2 GB to instrument 2.22's core library.
+BOLT_BYTES = 10 * 10**9
 # Actions given to an executor at once: it queues what its workers cannot take yet, and tells nobody how many it has.
 REMOTE_JOBS = 100
 NO_LIMITS = (math.inf, math.inf)
@@ -143,14 +145,13 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
 
 
 def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Share:
-    """Return what the compile may take of the machine, and report how it will run."""
+    """Return what the compile may take of the machine, and report how it will run. Raises what _refuse_bolt() does."""
     executor = bool(run.remote and run.remote.executor)
     limits = (probes.quota() or math.inf, probes.memory() * 2**20) if builder.local else NO_LIMITS
+    if build.toolchain and build.toolchain.bolt:
+        _refuse_bolt(builder, build, run, min(builder.memory, limits[1]))
     share = machine_share(cpus=builder.cpus, memory=builder.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")
-    if build.toolchain and build.toolchain.bolt and (lacks := lacking_features(build, builder.cpu)):
-        why = f"--bolt trains where it compiles, and the CPU of {builder.where} lacks {' '.join(lacks)}"
-        raise Unsupported(why, hint="leave it out, or compile on a CPU that has it")
     flags = build.toolchain.machine_flags if build.toolchain else ()
     # None if others may run actions, or this machine lacks a feature.
     if executor or not flags or lacking_features(build, builder.cpu) != ():
@@ -160,6 +161,18 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
     if run.remote:
         progress(f"remote {run.remote.name}")
     return replace(share, flags=flags)
+
+
+def _refuse_bolt(builder: Builder, build: Build, run: Run, memory: float) -> None:
+    """Refuse before the compile what --bolt would fail at after it. Raises UsageError or Unsupported."""
+    if run.libtensorflow:
+        raise UsageError("--bolt changes the wheel alone, not the C library", hint="leave one of them out")
+    if lacks := lacking_features(build, builder.cpu):
+        why = f"--bolt runs what is compiled, and the CPU of {builder.where} lacks {' '.join(lacks)}"
+        raise Unsupported(why, hint="leave it out, or compile on a CPU that has it")
+    if memory < BOLT_BYTES:
+        why = f"--bolt needs {BOLT_BYTES / 1e9:.0f} GB of memory, and {builder.where} has {memory / 1e9:.1f} GB"
+        raise Unsupported(why, hint="leave it out, or give it more")
 
 
 def _secrets(build: Build, run: Run, share: Share | None, folder: Path) -> dict[str, Path]:

@@ -19,7 +19,7 @@ from tfbuild.util.process import printed
 INSTEAD = "leave out --no-container to compile in a container"
 PROGRAM = re.compile(r"(?P<compiler>gcc|clang)(?:-(?P<version>\d+))?|python(?P<python>3\.\d+)")
 # Of the planned packages, those whose program has another name.
-PROGRAMS = {"bolt-19": "llvm-bolt-19", "xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
+PROGRAMS = {"xz-utils": "xz", "ca-certificates": "update-ca-certificates"}
 # Of the programs that are asked for where apt is not, those whose package has another name for dnf (Fedora, RHEL).
 DNF = {"g++": "gcc-c++", "ld.lld": "lld"}
 # An interpreter's version, its own path (not that of a link or a virtual environment), and the packages that it lacks.
@@ -116,8 +116,9 @@ def require(build: Build, machine: HostSystem) -> None:
         why = f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image"
         hint = "leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA"
         raise Unsupported(why, hint=hint)
+    if build.toolchain.bolt and not machine.apt:
+        raise Unsupported(f"--bolt needs Debian's package {build.toolchain.bolt}", hint="leave it out")
     missing = lacking(build, machine) if machine.apt else _lacking_programs(build, machine)
-    missing += [row for row in (build.toolchain.bolt,) if row and program_of(row) is None]
     if missing:
         # A compiler or a Python that its release lacks is known by apt's own words.
         install = "apt-get install" if machine.apt else "dnf install"
@@ -144,7 +145,7 @@ def _lacking_programs(build: Build, machine: HostSystem) -> list[str]:
 def lacking(build: Build, machine: HostSystem) -> list[str]:
     """Return the missing packages: planned ones without a program on PATH, and those of Python."""
     assert build.toolchain is not None
-    wanted = [*build.toolchain.packages, *build.toolchain.system_packages]
+    wanted = [*build.toolchain.packages, *build.toolchain.system_packages, *filter(None, [build.toolchain.bolt])]
     show = ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Status}\n", *wanted]
     installed = subprocess.run(show, capture_output=True, text=True, check=False).stdout.splitlines()
     name, own = f"python{build.python}", machine.pythons.get(build.python)

@@ -44,6 +44,8 @@ OUTPUT_HINT = "--output with another folder"
 IMAGE_DISK = 8 << 30
 # Of what a compile was recorded to take, for another compiler or instruction set.
 DISK_FACTOR = 1.25
+# What --bolt has beside the compile: the wheel installed and unpacked, both with relocations (2.22: 4 GB).
+BOLT_DISK = 5 * 10**9
 # The repository that publishes the image, by which GHCR links a package with it.
 SOURCE = "org.opencontainers.image.source"
 SOURCE_VARIABLE = "TFBUILD_IMAGE_SOURCE"
@@ -53,7 +55,8 @@ WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$@?]+")
 def needed_disk(build: Build, *, image: bool = True) -> int:
     """Return the bytes that must be free before a build starts; `image`: whether an image is made too."""
     compiling = build.toolchain.cost.disk * DISK_FACTOR * 10**9 if build.toolchain else 0
-    return int(compiling) + (IMAGE_DISK if image else 0)
+    bolt = BOLT_DISK if build.toolchain and build.toolchain.bolt else 0
+    return int(compiling) + bolt + (IMAGE_DISK if image else 0)
 
 
 @dataclass(frozen=True, kw_only=True)

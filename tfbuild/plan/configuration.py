@@ -160,9 +160,12 @@ def bolt(build: Build, debian: toolchains.Distribution | None) -> str:
     if build.platform != MACHINES["x86_64"]:
         raise Unsupported(f"--bolt was not tried on {build.platform}", hint="leave it out")
     if not build.compiler.startswith("clang"):
-        raise Unsupported(f"--bolt needs Clang, and the plan has {build.compiler}", hint="--compiler clang-19")
+        names = [name for name in debian.compilers if name.startswith("clang")] if debian else ["clang-N"]
+        hint = f"--compiler {' or '.join(names)}"
+        raise Unsupported(f"--bolt needs Clang, and the plan has {build.compiler}", hint=hint)
     if debian and debian.name not in row.distributions:
-        raise Unsupported(f"{debian.name} has no {row.package}", hint=f"a base of {' or '.join(row.distributions)}")
+        hint = f"--base debian:{' or debian:'.join(row.distributions)}"
+        raise Unsupported(f"{debian.name} has no {row.package}", hint=hint)
     return row.package
 
 
