@@ -187,9 +187,10 @@ pack() {
     mkdir -p "$top/wheel"
     [ -z "${LIBTENSORFLOW:-}" ] || library || return 1
     "$@" || return 1
-    [ -z "${BOLT:-}" ] || bazel "$rc" "$root" shutdown # it holds gigabytes, which BOLT needs
-    [ -z "${BOLT:-}" ] ||
+    if [ -n "${BOLT:-}" ]; then
+        bazel "$rc" "$root" shutdown # it holds gigabytes, which BOLT needs
         "$PYTHON_BIN_PATH" "$top/mnt/bolt.py" "$top"/wheel/*.whl "$top/mnt/constraints.txt" "${BOLT#bolt-}" || return 1
+    fi
     python3 "$top/mnt/repack.py" "$top"/wheel/*.whl && chmod 644 "$top"/wheel/*.whl
 }
 why=failed

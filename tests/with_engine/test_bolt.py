@@ -13,7 +13,7 @@ from tfbuild.engine import Engine
 from tfbuild.engine.build import find_program
 from tfbuild.facts import toolchains
 
-# A loop that the training takes, between two functions that it never calls.
+# A loop that the training runs, with the function that it calls, and one that nothing calls.
 LIBRARY = """
 extern "C" int before(int x) { return x * 7; }
 extern "C" long work(long count) {
@@ -87,7 +87,7 @@ def test_the_core_library_is_laid_out_and_no_library_keeps_relocations(
     assert done.returncode == 0, done.stdout + done.stderr
     sections = {file.name: file.read_text() for file in folder.glob("*.so*.txt")}
     assert sections.keys() == {"libtensorflow_framework.so.2.txt", "other.so.txt"}
-    # BOLT leaves what the training did not run there, under another name, and so the scan finds it.
+    # BOLT leaves all functions where they were, under this name, and there the scan reads them.
     assert [name for name, text in sections.items() if ".bolt.org.text" in text] == ["libtensorflow_framework.so.2.txt"]
     assert not [name for name, text in sections.items() if ".rela.text" in text]
     laid, other = (scan.read_code(folder / name.removesuffix(".txt"), full=True) for name in sorted(sections))

@@ -253,7 +253,7 @@ class Code:
         """Find a library's code, functions and symbols. Raises LibraryUnreadable."""
         if library.machine not in ARCHES:
             raise LibraryUnreadable(f"the library is for {library.machine}; x86-64 and AArch64 are known")
-        # BOLT copies what a training took to a new .text; all other functions run where they were.
+        # BOLT lays out copies of some functions in a new .text; the old one, renamed, still has all of them.
         section = library.section(".bolt.org.text") or library.section(".text")
         if section is None or not section.size:
             raise LibraryUnreadable("the library has no .text: there is no code in it")

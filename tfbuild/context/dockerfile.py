@@ -89,7 +89,7 @@ def scripts(build: Build) -> dict[str, str]:
     if build.toolchain is not None:
         names += [*COMPILE_FILES, *(["llvm.sh"] if build.toolchain.llvm else [])]
     paths = {name: TEMPLATES / name for name in names}
-    if build.toolchain and build.toolchain.bolt:
+    if build.request.bolt:
         paths["bolt.py"] = INSIDE / "bolt.py"
     # In each image, it is `tfbuild-smoke`.
     paths |= {f"smoke/{path.name}": path for path in sorted((INSIDE / "smoke").glob("*.py"))}

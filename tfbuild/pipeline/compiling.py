@@ -148,7 +148,7 @@ def _share(builder: Builder, build: Build, run: Run, progress: Progress) -> Shar
     """Return what the compile may take of the machine, and report how it will run. Raises what _refuse_bolt() does."""
     executor = bool(run.remote and run.remote.executor)
     limits = (probes.quota() or math.inf, probes.memory() * 2**20) if builder.local else NO_LIMITS
-    if build.toolchain and build.toolchain.bolt:
+    if build.request.bolt:
         _refuse_bolt(builder, build, run, min(builder.memory, limits[1]))
     share = machine_share(cpus=builder.cpus, memory=builder.memory, limits=limits, jobs=run.jobs, remote=executor)
     progress(f"bazel {share.reason}")

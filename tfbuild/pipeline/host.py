@@ -235,8 +235,8 @@ class LocalBuilder:
 def _packages(machine: HostSystem, compiler: str) -> str:
     """Return those of COMPILED_WITH that are installed, or without dpkg the compiler and the linkers; with versions.
 
-    By patterns, dpkg also lists packages that are not installed but that installed ones mention. BOLT's works only on
-    what is compiled: whoever adds --bolt compiles nothing again.
+    By patterns, dpkg also lists packages that are not installed but that installed ones mention. Those of
+    bolt-N shape nothing: whoever adds --bolt compiles nothing again.
     """
     if not machine.apt:
         programs = [machine.compilers[compiler], *filter(None, map(shutil.which, ("ld", "ld.lld")))]

@@ -55,7 +55,7 @@ WEB_ADDRESS = re.compile(r"https?://[^\s\"'\\$@?]+")
 def needed_disk(build: Build, *, image: bool = True) -> int:
     """Return the bytes that must be free before a build starts; `image`: whether an image is made too."""
     compiling = build.toolchain.cost.disk * DISK_FACTOR * 10**9 if build.toolchain else 0
-    bolt = BOLT_DISK if build.toolchain and build.toolchain.bolt else 0
+    bolt = BOLT_DISK if build.request.bolt else 0
     return int(compiling) + bolt + (IMAGE_DISK if image else 0)
 
 
@@ -346,7 +346,7 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
 
     A compiled wheel has the requirements of the official one, and its image is compared with the official image.
     """
-    if build.toolchain and build.toolchain.bolt:
+    if build.request.bolt:
         hint = "leave it out, or give the build --mirror URL"
         raise UsageError("a bundle lacks what --bolt installs for its training", hint=hint)
     if build.toolchain is None or wheel_only:

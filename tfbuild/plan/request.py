@@ -160,7 +160,7 @@ class Request:
     bazel_flag: tuple[str, ...] = _compiler((), "another Bazel flag (repeatable)", pattern=TEXT)
     bolt: bool = _compiler(
         False,
-        "lay out TensorFlow's core library by LLVM's BOLT, after a training run on the machine that compiles",
+        "optimize the layout of TensorFlow's core library with LLVM's BOLT, which runs a program on the compiled code",
         identifier="word",
         rare=True,
     )
