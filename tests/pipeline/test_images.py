@@ -40,7 +40,6 @@ from tfbuild.errors import (
     Unsupported,
     UsageError,
 )
-from tfbuild.measure import records
 from tfbuild.pipeline import base_image, bundle
 from tfbuild.pipeline.build_context import Base
 from tfbuild.pipeline.wheel import compiled
@@ -48,6 +47,7 @@ from tfbuild.plan import official_build
 from tfbuild.plan.source import OwnFile
 from tfbuild.util.files import locked
 from tfbuild.util.progress import Progress
+from tfbuild.verify import report as reporting
 from tfbuild.verify import session as verifying
 from tfbuild.verify.report import Report
 
@@ -85,11 +85,9 @@ def test_what_was_built_and_verified_is_neither_built_nor_verified_again(
     assert (result.image, result.report is not None, len(engine.jobs), len(calls)) == (name, True, 1, 1)
     assert f"{name} is built and verified; nothing changed since" in said.getvalue()
     assert result.report is not None
-    for damaged in (
-        replace(result.report, verdict="fail"),
-        replace(result.report, image=replace(result.report.image, id="sha256:00")),
-    ):
-        (tmp_path / "reports" / f"{OFFICIAL.id}.json").write_text(records.to_json(damaged))
+    other = replace(result.report, image=replace(result.report.image, id="sha256:00"))
+    for unproved in (replace(result.report, verdict="fail"), other):
+        reporting.write_report(unproved, tmp_path / "reports")
         calls.clear()
         maker(engine, tmp_path)[0].build(OFFICIAL)
         assert (len(engine.jobs), calls) == (1, [name])

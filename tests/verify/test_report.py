@@ -53,7 +53,7 @@ def report(verdict: str = "pass", *checks: Check, image: str = "sha256:00") -> R
 def test_what_is_written_is_read_back_equal(tmp_path: Path) -> None:
     path = reporting.write_report(report(), tmp_path / "reports")
     assert path.name == "2.21.0-mkl-py3.11-f16c.json"
-    assert reporting.stored(path.parent, "2.21.0-mkl-py3.11-f16c") == report()
+    assert reporting.proof(path.parent, report().id, report().image.id) == report()
     assert sorted(file.suffix for file in path.parent.iterdir()) == [".html", ".json", ".md"], (
         "no half-written file stays"
     )
@@ -66,22 +66,25 @@ SPLENDID = {"verdict": '"pass"', "check": '"status": "pass"'}
 def test_an_invalid_report_is_none(tmp_path: Path, text: str) -> None:
     """Also one whose verdict or status does not exist, or a folder in its place."""
     (tmp_path / "folder.json").mkdir()
-    assert reporting.stored(tmp_path, "folder") is None
+    assert reporting.proof(tmp_path, "folder", report().image.id) is None
     text = text if text != "deep" else 100_000 * "["
     if text in SPLENDID:
         pair = SPLENDID[text]
         text = records.to_json(report()).replace(pair, pair.replace("pass", "splendid"), 1)
         assert "splendid" in text
     (tmp_path / f"{report().id}.json").write_text(text, encoding="latin-1")
-    assert reporting.stored(tmp_path, report().id) is None
+    assert reporting.proof(tmp_path, report().id, report().image.id) is None
 
 
 def test_a_report_of_another_image_or_schema_is_none(tmp_path: Path) -> None:
+    name, image = report().id, report().image.id
     (tmp_path / "other.json").write_text(records.to_json(report()))
-    assert reporting.stored(tmp_path, "other") is None
-    (tmp_path / "2.21.0-mkl-py3.11-f16c.json").write_text(records.to_json(replace(report(), schema="tfbuild.report/0")))
-    assert reporting.stored(tmp_path, "2.21.0-mkl-py3.11-f16c") is None
-    assert reporting.stored(tmp_path, "missing") is None
+    path = reporting.write_report(report(), tmp_path)
+    assert [reporting.proof(tmp_path, *other) for other in (("other", image), (name, "x"), ("missing", image))] == [
+        None
+    ] * 3
+    path.write_text(records.to_json(replace(report(), schema="tfbuild.report/0")))
+    assert reporting.proof(tmp_path, name, image) is None
 
 
 def test_markdown_says_what_to_do_first_and_then_what_was_seen() -> None:
@@ -127,11 +130,15 @@ def test_the_terminal_shows_each_check_and_for_a_failure_what_to_do() -> None:
 
 def test_a_failure_is_kept_beside_the_report_of_an_image_in_use(tmp_path: Path) -> None:
     good = reporting.write_report(report(), tmp_path / "a" / "b")
-    bad = reporting.write_report(report("fail", check("isa", "fail")), good.parent)
+    same = report("fail", check("isa", "fail"))
+    bad = reporting.write_report(replace(same, image=replace(same.image, id="sha256:77")), good.parent)
     assert (good.name, bad.name) == ("2.21.0-mkl-py3.11-f16c.json", "2.21.0-mkl-py3.11-f16c-failed.json")
     assert decode(good.read_bytes(), Report).passed
     assert len(list(good.parent.iterdir())) == 6
     assert good.with_suffix(".md").read_text() == reporting.to_markdown(report())
+    # The same image, which passed before, is proved by nothing now.
+    reporting.write_report(same, good.parent)
+    assert {path.stem for path in good.parent.iterdir()} == {bad.stem}
 
 
 def test_a_failed_report_is_an_error_with_a_hint() -> None:

@@ -117,12 +117,11 @@ class Maker:
 
     def _proven(self, build: Build, image: str) -> Result | None:
         """Return the result of an earlier run that verified this very image; --reverify verifies it again."""
-        stored = reporting.stored(self.run.reports, build.id)
-        same = stored is not None and stored.passed and stored.image.id == self.engine.image(image).id
-        if image != image_name(build) or self.run.reverify or not same:
+        report = reporting.proof(self.run.reports, build.id, self.engine.image(image).id)
+        if image != image_name(build) or self.run.reverify or report is None:
             return None
         self.progress(f"{image} is built and verified; nothing changed since (--reverify verifies it again)")
-        return Result(image=image, report=stored)
+        return Result(image=image, report=report)
 
     def _verified(self, build: Build, image: str) -> Result:
         """Verify the image unless --no-verify was given, and name it by the outcome."""

@@ -152,7 +152,7 @@ def attach(engine: Engine, image: Image, registry: Registry, manifest: Manifest,
     Returns the digests of the manifests that attach them, in that order.
     """
     identifier = read_labels(image.labels).id
-    report = reporting.stored(reports, identifier)
+    report = reporting.proof(reports, identifier, image.id)
     assert report is not None  # the push has read it
     contents = sbom.read_contents(engine, image.id)
     # The engine may know it by another digest.

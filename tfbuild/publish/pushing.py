@@ -55,8 +55,7 @@ def _prepare(
     name = reference if repository == str(registry.repository) and not engine.exists(image) else image
     local = engine.image(labels.find_image(engine, name))
     identifier = labelled_build(image, local.labels, local.architecture).id
-    report = reporting.stored(reports, identifier)
-    if report is None or not report.passed or report.image.id != local.id:
+    if reporting.proof(reports, identifier, local.id) is None:
         raise VerificationFailed(
             f"{image} is not verified: {reports / identifier}.json does not say that this image passed",
             hint=f"invoke verify {name}",

@@ -134,30 +134,33 @@ MOST_BYTES = 32 * 1024 * 1024
 
 
 def report_path(report: Report, folder: Path) -> Path:
-    """Return ID.json or ID-failed.json, so that a failure never replaces the report of an image in use."""
+    """Return ID.json or ID-failed.json, so that a failure never replaces the report of another image in use."""
     return folder / f"{report.id}{'' if report.passed else '-failed'}.json"
 
 
 def write_report(report: Report, folder: Path) -> Path:
     """Write the report as JSON, Markdown and a page, each whole or not at all; return the JSON's path.
 
-    Raises UsageError or DiskFull.
+    A failure removes what said that the same image passed. Raises UsageError or DiskFull.
     """
     file = report_path(report, folder)
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        if not report.passed and proof(folder, report.id, report.image.id):
+            for suffix in ("json", "md", "html"):
+                (folder / f"{report.id}.{suffix}").unlink(missing_ok=True)
         replace_file(file.with_suffix(".md"), to_markdown(report))
         replace_file(file.with_suffix(".html"), to_html(report))
         return replace_file(file, records.to_json(report))
 
 
-def stored(folder: Path, identifier: str) -> Report | None:
-    """Return the report of an earlier verification; None if it is missing, unreadable or of another image."""
+def proof(folder: Path, identifier: str, image: str) -> Report | None:
+    """Return the report of a verification that the image with the id `image` passed; None where there is none."""
     try:
         report = decode(read_regular(folder / f"{identifier}.json", MOST_BYTES), Report)
     except (OSError, ValueError):
         return None
-    return report if report.id == identifier else None
+    return report if report.passed and (report.id, report.image.id) == (identifier, image) else None
 
 
 def raise_if_failed(report: Report, image: str) -> None:
