@@ -34,12 +34,16 @@ def image(
     whole: bool = True,
     cpu: str = "avx",
     platform: str = "linux/amd64",
+    machine: str = "",
     layers: Sequence[bytes] = (),
 ) -> str:
-    """Put an image there as a push does; without `whole`, as a push that was stopped before attaching its SBOM."""
+    """Put an image there as a push does; without `whole`, as a push that was stopped before attaching its SBOM.
+
+    `machine`: an architecture that its labels contradict.
+    """
     all_labels = labels_of_plan(release, cpu, platform) | (labels or {})
     system, _, architecture = all_labels["io.tfbuild.platform"].partition("/")
-    about = {"created": "2026-11-01T00:00:00Z", "os": system, "architecture": architecture}
+    about = {"created": "2026-11-01T00:00:00Z", "os": system, "architecture": machine or architecture}
     config = json.dumps({**about, "config": {"Labels": all_labels}}).encode()
     digest = digest_of(config)
     fake.content[f"blobs/{digest}"] = ("application/octet-stream", config)

@@ -14,11 +14,15 @@ from tfbuild.publish import wheel_index
 
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index with two sets of 2.14.0, and another Python's."""
+    """An index with two sets of 2.14.0, another Python's, and what nobody gets: yanked, for CUDA, for a newer glibc."""
     folder = tmp_path_factory.mktemp("index")
-    for number, (name, python) in enumerate([("avx", "3.11"), ("x86-64-v4", "3.11"), ("x86-64-v4", "3.12")]):
-        wheel(folder / f"built{number}", name, python=python)
+    for number, (name, python, more) in enumerate(
+        [("avx", "3.11", {}), ("x86-64-v4", "3.11", {}), ("x86-64-v4", "3.12", {}), ("x86-64-v4", "3.13", {}),
+         ("x86-64-v4", "3.14", {"target": "cuda"}), ("avx", "3.13", {"audited": "manylinux_2_99_x86_64"})]
+    ):  # fmt: skip
+        wheel(folder / f"built{number}", name, python=python, **more)
         wheel_index.index(folder / "public", wheel_index.of_folder(folder / f"built{number}"), print)
+    wheel_index.index(folder / "public", [], print, yanks={"x86-64-v4/*cp313*": "broken"})
     return folder / "public"
 
 
@@ -50,6 +54,11 @@ def test_an_image_gets_the_largest_set_that_its_cpu_runs(
     [
         ("x86-64-v2", (), "fits this request: .*not avx/.* this CPU lacks avx xsave"),
         ("x86-64-v4", ("--release", "2.15"), "hint: its releases: 2.14.0; or compile one: invoke wheel"),
+        (
+            "x86-64-v4",
+            ("--python", "3.13"),
+            r"fits this request: .*cp313.* it needs glibc 2\.99; its base has 2\.\d+\n",
+        ),
     ],
 )
 def test_an_index_without_a_fitting_wheel_is_an_error(

@@ -117,6 +117,15 @@ def test_an_index_has_only_images_with_sbom_and_provenance_that_were_not_yanked(
     assert half in offered(fake, "latest-mkl")
 
 
+def test_what_contradicts_itself_is_not_offered(fake: type[FakeRegistry]) -> None:
+    """Another tag of an image, and one for another architecture than its labels say."""
+    name = image(fake, "2.20.0")
+    image(fake, "2.20.0", cpu="x86-64-v3", machine="arm64")
+    fake.content[f"manifests/{name}-copy"] = fake.content[f"manifests/{name}"]
+    assert gather(fake, name) == INDEXES
+    assert offered(fake, "latest-mkl") == [name]
+
+
 def test_a_damaged_image_is_left_out_and_named(fake: type[FakeRegistry]) -> None:
     whole, damaged = image(fake, "2.20.0"), image(fake, "2.20.0", cpu="x86-64-v3")
     config = json.loads(fake.content[f"manifests/{damaged}"][1])["config"]["digest"]

@@ -147,11 +147,13 @@ def test_the_environment_is_the_named_one_else_the_active_one(venv: Path, monkey
     assert installing.environment("python").interpreter == python, "uv takes a name for any Python"
 
 
-def test_a_python_of_32_bits_is_none_that_wheels_are_for(tmp_path: Path) -> None:
+def test_a_python_of_32_bits_is_none_that_wheels_are_for(tmp_path: Path, public: Path) -> None:
     """As on a Raspberry Pi, where the kernel has 64."""
     code = "import os, sys; sys.maxsize = (1 << 31) - 1; exec(os.environ['CODE'])"
     python = executable(tmp_path / "python", f'CODE=$2 exec {sys.executable} -c "{code}"')
     assert installing.environment(str(python)).kind == "32-bit cpython"
+    done = answer("install", "--index", public, "--python", python, "--dry-run")
+    assert (done.returncode, "this is 32-bit cpython" in done.stderr) == (27, True)
 
 
 def children(pid: int) -> list[int]:

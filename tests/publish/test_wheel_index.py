@@ -113,8 +113,10 @@ def test_a_wheel_whose_name_promises_no_glibc_has_the_one_that_it_needs(
     assert (tmp_path / "public" / "choose.tsv").read_text().splitlines()[1].split("\t")[4] == glibc
     done = invoke("install", "--index", tmp_path / "public", "--dry-run", code=27 if glibc else 0)
     assert ("it needs glibc 2.99" in done.stderr) == bool(glibc)
-    for version in ("\u0662.\u0663\u0666", "2.", "9.9.9.9"):
-        assert not wheel_rows.is_sound(replace(row, glibc=version))
+    elsewhere = replace(row, sha256="../../../x", file=row.file.replace(row.sha256, "../../../x"))
+    for wrong in (*(replace(row, glibc=text) for text in ("\u0662.\u0663\u0666", "2.", "9.9.9.9")), elsewhere):
+        assert not wheel_rows.is_sound(wrong)
+    assert not wheel_rows.is_sound(replace(row, size=0))
 
 
 @each("build, python, abi", [("", "cp311", "cp311"), ("-1", "cp311.cp312", "abi3.none")])

@@ -7,7 +7,7 @@ wins, then the default target, then one without an accelerator, then the newer b
 in which CI built them).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -110,15 +110,25 @@ class Choice:
         }
 
 
-def choose(published: Iterable[Published], *, platform: str, features: frozenset[str]) -> Choice:
-    """Return the best image of the newest release for a host with `features`, whatever the order of `published`."""
-    ranked = sorted(set(published), key=rank, reverse=True)
+def choose(
+    published: Iterable[Published], *, platform: str, features: frozenset[str], misfits: Mapping[str, str] = {}
+) -> Choice:
+    """Return the best image of the newest release for a host with `features`, whatever the order of `published`.
+
+    `misfits`: by the identifier, why the host cannot take one, whatever its CPU; "" if it can.
+    """
+    every = sorted(set(published), key=rank, reverse=True)
+    ranked = [image for image in every if not misfits.get(image.id)]
     newest = max((image.release for image in ranked), key=Version, default="")
     current = [image for image in ranked if (image.platform, image.release) == (platform, newest)]
     fitting = tuple(image for image in current if image.features <= features)
     best = fitting[0] if fitting else None
-    rest = tuple(_passed_over(image, best, newest, platform, features) for image in ranked if image != best)
-    return Choice(fitting=fitting, passed_over=rest)
+    rest = [_passed_over(image, best, newest, platform, features) for image in ranked if image != best]
+    refused = [
+        PassedOver(id=name, reason=misfits[name], notable=best is None or Version(release) > Version(newest))
+        for name, release in ((image.id, image.release) for image in every if misfits.get(image.id))
+    ]
+    return Choice(fitting=fitting, passed_over=(*refused, *rest))
 
 
 def explanation(choice: Choice) -> list[str]:

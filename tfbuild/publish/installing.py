@@ -21,13 +21,15 @@ from packaging.version import Version
 
 from tfbuild.cpu import Cpu, isa
 from tfbuild.errors import Interrupted, NothingFits, RegistryRefused, TfbuildError, UsageError, VerificationFailed
+from tfbuild.facts import toolchains
 from tfbuild.oci import transport
 from tfbuild.oci.references import is_secure
 from tfbuild.plan import MACHINES, PLATFORMS, Request, rules
 from tfbuild.plan import wheel as wheels
+from tfbuild.plan.request import BASES
 from tfbuild.plan.source import digest
 from tfbuild.publish import choose, signing, wheel_rows
-from tfbuild.publish.choose import Choice, PassedOver
+from tfbuild.publish.choose import Choice
 from tfbuild.publish.wheel_rows import IndexedWheel
 from tfbuild.util.files import decode, temporary_folder, writing
 from tfbuild.util.process import interruptible
@@ -259,18 +261,12 @@ def choose_wheel(
     """Return the wheel for this CPU of those that this environment can install, by the rules of `pull`."""
     known = {row.published.id: row for row in rows}
     among = choose.matching([row.published for row in known.values()], release=release, target=target, python="")
-    reasons = {image.id: reason for image in among if (reason := _misfit(known[image.id], environment))}
-    choice = choose.choose(
-        [image for image in among if image.id not in reasons],
+    return choose.choose(
+        among,
         platform=environment.platform,
         features=frozenset(isa.of_cpu(host, exact=True).features),
+        misfits={name: _misfit(row, environment) for name, row in known.items()},
     )
-    newest = Version(choice.best.release) if choice.best else None
-    others = [
-        PassedOver(id=name, reason=reason, notable=newest is None or Version(known[name].release) > newest)
-        for name, reason in reasons.items()
-    ]
-    return choice.among(choice.fitting, others)
 
 
 def _misfit(row: IndexedWheel, environment: PythonEnvironment) -> str:
@@ -318,11 +314,20 @@ def request_with_wheel(
     targets = ("", rules.refuse_exclusive(request))
     rows = [row for row in source.wheels() if row.target in targets and not row.yanked]
     among = choose.matching([row.published for row in rows], release=request.release, target="", python=request.python)
-    choice = choose.choose(among, platform=platform, features=frozenset(wanted.features))
+    misfits = {row.published.id: _lacking_glibc(row, request.base) for row in rows}
+    choice = choose.choose(among, platform=platform, features=frozenset(wanted.features), misfits=misfits)
     row = chosen_row(rows, choice, source.name, "this request")
     path = _kept(source, row, folder / row.sha256, progress)
     compiled = isa.instruction_set(row.features, PLATFORMS[platform])
     return replace(request, wheel=str(path), release=row.release, python=row.python, cpu=compiled.option), choice
+
+
+def _lacking_glibc(row: IndexedWheel, base: str) -> str:
+    """Return why a wheel cannot run on the known base of its Python; "" if it can, or if the base is the user's own."""
+    if base not in BASES or row.python not in toolchains.base_pythons():
+        return ""
+    own = rules.base_for_wheel(row.python).debian.glibc
+    return f"it needs glibc {row.glibc}; its base has {own}" if Version(row.glibc or "0") > Version(own) else ""
 
 
 def _kept(source: WheelSource, row: IndexedWheel, folder: Path, progress: Progress) -> Path:

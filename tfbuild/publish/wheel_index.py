@@ -144,7 +144,10 @@ def _prepare(path: Path, scratch: Path, project: str, *, local: bool) -> Ready:
     if not path.is_file():
         raise BadInput(f"{path} is not a file", hint="remove it, or copy the wheel itself there")
     file = wheel_files.from_path(path)
-    sha256 = source.digest(path)
+    try:
+        sha256 = source.digest(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", hint="correct its mode, or remove it") from error
     sidecar = _sidecar(path, sha256)
     claimed = (isa.instruction_set(sidecar.plan.features, file.arch),) if sidecar else ()
     compiled = wheel_files.instruction_set(file, file.version, claimed=claimed)
