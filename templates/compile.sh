@@ -12,8 +12,7 @@ top=${TFBUILD_ROOT:-}
 . "$top/mnt/network.sh"
 cd "$top/src"
 
-# It must not prompt.
-"$PYTHON_BIN_PATH" configure.py < /dev/null || die "this tree's configure.py failed"
+"$PYTHON_BIN_PATH" configure.py < /dev/null || die "this tree's configure.py failed" # it must not prompt
 
 builder=$(cat "$top/opt/tfbuild/builder")
 cache=$top/mnt/cache/$builder
@@ -63,8 +62,7 @@ if [ -s "$top/mnt/remote" ]; then
     hide="python3 $top/mnt/remote.py hide $top/mnt/remote" guard="python3 $top/mnt/remote.py guard $top/mnt/remote"
 fi
 
-# Not the wall clock, which may be set meanwhile.
-uptime() { cut -d. -f1 /proc/uptime; }
+uptime() { cut -d. -f1 /proc/uptime; } # not the wall clock, which may be set meanwhile
 end=0
 [ ! -s "$top/mnt/deadline" ] || end=$(($(uptime) + $(cat "$top/mnt/deadline") - $(date +%s)))
 
@@ -164,7 +162,7 @@ fi
 # Bazel keeps files whose digest is wrong: it then compiles them again each time, and from 7 on may fail.
 if grep '[Ee]xpected \(hash\|digest\).* not match' "$kept/bazel.log" > /dev/null; then
     echo "tfbuild: note: removing damaged files from the compile cache"
-    find "$cache/disk" -type f -regex '.*/[0-9a-f]*' ! -path '*/ac/*' -exec sha256sum {} + |
+    find "$cache/disk" -type f -regex '.*/[0-9a-f]*' ! -path "$cache/disk/ac/*" -exec sha256sum {} + |
         while read -r digest file; do
             [ "$digest" = "${file##*/}" ] || rm -f "$file"
         done
@@ -195,8 +193,7 @@ pack() {
 }
 why=failed
 if [ "$code" != 0 ]; then
-    # Bazel's code for a build that was interrupted.
-    [ "$code" != 8 ] || why=interrupted
+    [ "$code" != 8 ] || why=interrupted # Bazel's own code
     ! late || why='time limit'
 elif pack "$@"; then
     why="done"
@@ -205,8 +202,7 @@ else
     echo "tfbuild: all is compiled, but the wheel could not be packed"
 fi
 recorded "$why"
-# A damaged profile does not fail the compile.
-[ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true
+[ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true # a damaged one fails nothing
 if [ "$code" != 0 ]; then
     [ "$why" != 'time limit' ] || echo "tfbuild: the time limit is reached; what is compiled so far is kept"
     exit "$code"
@@ -214,8 +210,7 @@ fi
 
 sh "$top/mnt/system.sh" list "$top"/wheel/*.whl > "$top/wheel/packages.txt"
 version=$(bazel "$rc" "$root" version | sed -n 's/^Build label: //p')
-# Debian's prints no build label.
-[ -n "$version" ] || version=$(bazel --version | sed -n 's/^bazel \([0-9.]*\).*/\1/p')
+[ -n "$version" ] || version=$(bazel --version | sed -n 's/^bazel \([0-9.]*\).*/\1/p') # Debian's prints no label
 {
     echo "builder=sha256:$(cat "$top/opt/tfbuild/builder")"
     cat "$top/opt/tfbuild/source"

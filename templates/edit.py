@@ -12,7 +12,8 @@ tree, edits = map(Path, sys.argv[1:])
 for row in json.loads(edits.read_text(encoding="utf-8")):
     find, replace, count = row["find"].encode(), row["replace"].encode(), 0
     for path in sorted(tree.glob(row["files"])):
-        if path.is_file() and not path.is_symlink() and find in (content := path.read_bytes()):
+        content = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+        if find in content:
             path.write_bytes(content.replace(find, replace))
             count += 1
     if not count:

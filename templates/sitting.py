@@ -94,7 +94,7 @@ def begin(path):
 def update(path, **more):
     """Add to the last line's object."""
     before, newline, last = read(path).rstrip(b"\n").rpartition(b"\n")
-    write(path, before + newline + json.dumps(json.loads(last) | more).encode() + b"\n")
+    write(path, before + newline + json.dumps(dict(json.loads(last), **more)).encode() + b"\n")
 
 
 def watch(path, profile, wheel, *folders):

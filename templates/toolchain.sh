@@ -1,9 +1,8 @@
 #!/bin/sh
 # toolchain.sh python PYTHON: installs Python's headers and venv; run it after `apt-get update`.
 # toolchain.sh bazel PYTHON BAZEL BAZELISK BAZELISK_SHA256 ARCH: installs Bazel, and the Python packages that
-# TensorFlow's build needs. /mnt/bazel has the user's own Bazel, if any. Writes a digest of everything installed to
-# /opt/tfbuild/builder; each builder has Bazel caches of its own. Without a container, TFBUILD_PACKAGES lists the
-# packages that matter to a compile.
+# TensorFlow's build needs. /mnt/bazel has the user's own Bazel, if any. Writes a digest of what shapes a compile to
+# /opt/tfbuild/builder; each builder has Bazel caches of its own. TFBUILD_PROGRAMS: versions that no package says.
 set -eu
 python=$2
 top=${TFBUILD_ROOT:-}
@@ -52,9 +51,14 @@ ln -s "$program" "$top/usr/local/bin/bazel"
 
 mkdir -p "$top/opt/tfbuild"
 {
-    echo "${TFBUILD_PACKAGES:-$(dpkg-query --show)}"
-    # Not what only packs the wheel, and has a new version each week.
-    "$top/opt/build/bin/pip" freeze --exclude packaging --exclude setuptools --exclude wheel
+    # Compilers, linkers and everything with headers; not BOLT's, and nothing that was removed.
+    dpkg-query --show --showformat='${db:Status-Status} ${binary:Package} ${Version}\n' '*-dev' '*-dev-*' 'binutils*' \
+        'clang-*' 'cpp-*' 'cuda-*' 'g++-*' 'gcc-*' 'libc6*' 'libclang*' 'libllvm*' 'lld-*' nasm 2> /dev/null |
+        sed -n '/^installed libbolt-/d; /^installed/p'
+    echo "${TFBUILD_PROGRAMS:-}"
+    # Not what only packs the wheel or downloads, and often has a new version.
+    "$top/opt/build/bin/pip" freeze --exclude packaging --exclude setuptools --exclude wheel --exclude requests \
+        --exclude certifi --exclude charset-normalizer --exclude idna --exclude urllib3
     sha256sum "$top/usr/local/bin/bazel" "$(command -v "$python")"
     [ ! -f "$top/mnt/bazel/bazel.tar" ] || sha256sum "$top/mnt/bazel/bazel.tar"
 } | sha256sum | cut -d ' ' -f 1 > "$top/opt/tfbuild/builder"

@@ -196,7 +196,7 @@ chmod 755 ROOT/opt/bazelisk/downloads/bin/bazel
 @pytest.fixture
 def toolchain(tmp_path: Path) -> Path:
     files(tmp_path, {"mnt/network.sh": NETWORK.replace("URL", "mirrored/$1"), "mnt/requirements.txt": "numpy\n"})
-    files(tmp_path, {"bazelisk": BAZELISK.replace("ROOT", str(tmp_path)), "packages": "gcc 12\n"})
+    files(tmp_path, {"bazelisk": BAZELISK.replace("ROOT", str(tmp_path)), "packages": "installed gcc-12 12.2\n"})
     program(
         tmp_path, "curl", 'echo "$@" > ROOT/curl; while [ "$1" != --output ]; do shift; done; cp ROOT/bazelisk "$2"'
     )
@@ -251,11 +251,15 @@ def test_caches_are_kept_apart_by_all_that_is_installed(changed: str, toolchain:
     installed(toolchain)
     first = builder(toolchain)
     assert re.fullmatch(r"[0-9a-f]{64}\n", first)
+    # BOLT's and what was removed shape no compile.
+    with (toolchain / "packages").open("a") as packages:
+        packages.write("installed libbolt-19-dev 1\ndeinstalled g++-11 11.1\n")
     installed(toolchain)
     assert builder(toolchain) == first
     path = {"packages": "packages", "python9": "bin/python9", "bazel": "bazelisk"}[changed]
     text = (toolchain / path).read_text()
-    (toolchain / path).write_text(text.replace('"bazel $USE', '"other $USE') if changed == "bazel" else f"{text}#\n")
+    text = text.replace('"bazel $USE', '"other $USE').replace("12.2", "12.3")
+    (toolchain / path).write_text(f"{text}#\n" if changed == "python9" else text)
     installed(toolchain)
     assert builder(toolchain) != first
 

@@ -285,11 +285,12 @@ def test_damaged_files_in_bazel_s_cache_are_removed_and_the_compile_goes_on(
     deadline: str, goes_on: bool, tmp_path: Path
 ) -> None:
     sound, damaged, action = (hashlib.sha256(content).hexdigest() for content in (b"sound", b"damaged", b"action"))
-    disk = tmp_path / "mnt/cache/b1/disk"
+    root = tmp_path / "ac"  # named as the folder that is left out
+    disk = root / "mnt/cache/b1/disk"
     for name, content in ((f"cas/aa/{sound}", b"sound"), (f"cas/bb/{damaged}", b"x"), (f"ac/cc/{action}", b"result")):
         (disk / name).parent.mkdir(parents=True)
         (disk / name).write_bytes(content)
-    completed = compile_in(tmp_path, profile=REFUSES, secrets={"deadline": f"{deadline}\n"} if deadline else {})
+    completed = compile_in(root, profile=REFUSES, secrets={"deadline": f"{deadline}\n"} if deadline else {})
     assert (completed.returncode == 0) == goes_on, completed.stdout + completed.stderr
     assert "tfbuild: note: removing damaged files from the compile cache" in completed.stdout
     assert {path.name for path in disk.rglob("*") if path.is_file()} == {sound, action}

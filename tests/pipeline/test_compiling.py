@@ -359,4 +359,4 @@ def test_the_user_s_choice_wins_and_where_memory_ran_out_the_hint_is_another(job
     assert (share.jobs, share.reason) == (
         jobs, f"--jobs={jobs}: as requested; 64 by processors, 3 by 8.0 GiB of memory at 2 GiB an action"
     )  # fmt: skip
-    assert memory_hint(share).startswith(hint)
+    assert memory_hint(share, "the engine").startswith(hint)

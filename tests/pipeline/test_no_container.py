@@ -22,6 +22,7 @@ import pytest
 
 from tests.commandline import executable
 from tests.pipeline import test_wheel_audit as audited
+from tests.pipeline.test_compiling import CACHE, GONE
 from tests.rows import each
 from tests.users import nobody, open_folder
 from tfbuild import __version__, plan
@@ -120,14 +121,19 @@ def test_all_that_is_missing_is_in_one_line_for_apt(empty_path: Path) -> None:
     assert error.value.hint == f"sudo apt-get install {packages}; --compiler or --python takes another"
 
 
-def test_bolt_is_a_package_that_changes_no_cache(empty_path: Path) -> None:
+def test_bolt_and_a_library_of_the_system_are_debian_s_packages(empty_path: Path) -> None:
     build = planned(release="2.20.0", target="mkl", compiler="clang-18", python="3.13", bolt=True)
     with pytest.raises(Unsupported, match=r"\bbolt-19\b"):
         machines.require(build, BOOKWORM)
-    with pytest.raises(Unsupported, match="Debian's package bolt-19"):
-        machines.require(build, dataclasses.replace(BOOKWORM, apt=False))
-    program(empty_path, "dpkg-query", "printf 'installed %s 1\\n' bolt-19 libbolt-19-dev libc6-dev")
-    assert hosts._packages(BOOKWORM, "gcc-12") == "installed bolt-19 1, installed libc6-dev 1"
+    for own, option in ((build, "--bolt"), (planned(system_lib=("curl",)), "--system-lib")):
+        with pytest.raises(Unsupported, match=f"{option} needs Debian's packages"):
+            machines.require(own, dataclasses.replace(BOOKWORM, apt=False))
+
+
+def test_a_compiler_that_is_no_package_has_caches_of_its_own(empty_path: Path) -> None:
+    program(empty_path, "gcc-12", "echo own 12.2; echo more")
+    for path, version in (("/usr/bin/gcc-12", ""), (f"{empty_path}/gcc-12", f"own 12.2, glibc {BOOKWORM.glibc}")):
+        assert hosts._programs(dataclasses.replace(BOOKWORM, compilers={"gcc-12": path}), "gcc-12") == version
 
 
 def test_a_python_without_its_headers_lacks_a_package_and_is_asked_once(
@@ -312,6 +318,10 @@ def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, m
         "mnt/compile.sh": f"{context}/scripts/compile.sh", "mnt/requirements.txt": f"{context}/requirements.txt",
     }.items()  # fmt: skip
     assert remote.read_text() == f"build --tls_certificate={root}/mnt/remote-ca\n"
+    below = dataclasses.replace(host, root=Path("/mnt/remote-x"))
+    assert (
+        below._placed("/opt/overrides/x /mnt/remote-ca") == "/mnt/remote-x/opt/overrides/x /mnt/remote-x/mnt/remote-ca"
+    )
     bazelrc = (root / "mnt/bazelrc").read_text()
     assert bazelrc == f"build --override_repository=x={root}/opt/overrides/x\n"
     assert f"build --sandbox_writable_path={root}/tmp\n" in (root / "home/.bazelrc").read_text()
@@ -377,6 +387,10 @@ def test_a_wheel_is_compiled_here_and_says_what_compiled_it(
     assert exported.sha256 == hashlib.sha256(b"code\n").hexdigest()
     assert stream.getvalue().endswith("\n".join(audit.lines(exported.wheel)) + "\n")
     assert (tmp_path / "build" / build.id / "build.log").is_file()
+    (context.folder / "scripts/compile.sh").write_text(f"echo '[1 / 2] x'; echo '{GONE}'; exit 1")
+    with pytest.raises(BuildFailed, match="grpc://cache:1 cannot be used") as lost:
+        compile_here(build, host.machine, dataclasses.replace(run, remote=CACHE), tmp_path, Progress(stream))
+    assert "--network" not in lost.value.hint
     with pytest.raises(Unsupported, match="the plan is for"):
         compile_here(dataclasses.replace(build, platform="x"), host.machine, run, tmp_path, Progress(stream))
 
@@ -396,7 +410,7 @@ def test_nothing_of_the_users_environment_but_the_proxies_reaches_the_compile(
         "USER": "tfbuild", "CC": "/opt/gcc/bin/gcc-12", "PYTHON_BIN_PATH": f"{root}/opt/build/bin/python3",
     }.items()  # fmt: skip
     # In the key of every object in Bazel's cache.
-    assert re.fullmatch(r"installed \S+ \S+(, installed \S+ \S+)*", variables["TFBUILD_PACKAGES"])
+    assert variables["TFBUILD_PROGRAMS"].endswith(", glibc 2.36")
     folders = variables["PATH"].split(":")
     assert folders[:2] == [f"{host.root}/usr/local/bin", f"{host.root}/bin"]
     assert {folder.split("/")[1] for folder in folders[2:]} <= {"usr", "bin", "sbin"}

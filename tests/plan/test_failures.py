@@ -1,5 +1,6 @@
 """Known failures: every row, the lines by which they are known again, which builds they concern, and their fixes."""
 
+import ast
 import io
 import json
 import re
@@ -301,6 +302,11 @@ def edited(tree: Path, *rows: dict[str, str]) -> subprocess.CompletedProcess[str
     edits.write_text(json.dumps(rows))
     command = [sys.executable, str(dockerfile.TEMPLATES / "edit.py"), str(tree), str(edits)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@each("script", sorted(dockerfile.TEMPLATES.glob("*.py")))
+def test_the_builder_s_scripts_can_be_read_by_the_python_of_rhel_8(script: Path) -> None:
+    assert ast.parse(script.read_text(), feature_version=(3, 6)).body
 
 
 def test_an_edit_changes_every_file_of_its_pattern_and_no_other_byte_or_does_not_apply(tmp_path: Path) -> None:

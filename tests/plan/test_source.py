@@ -128,8 +128,9 @@ def test_a_tree_in_which_tfbuild_runs_is_the_same_each_time_unless_it_is_edited(
 ) -> None:
     shutil.copytree(DOUBLE, tmp_path / "tree")
     monkeypatch.chdir(tmp_path / "tree")
-    for _ in range(2):
-        build = chosen(release="2.20.0", bazel="7.7.1", source=".")
+    (tmp_path / "link").symlink_to("tree")
+    for named in (".", str(tmp_path / "link")):
+        build = chosen(release="2.20.0", bazel="7.7.1", source=named)
         context = build_context.write_context(build, Path("build") / build.id / "context").folder
     assert build.source
     assert (context / "source/SHA256SUMS").read_text().startswith(build.source.sha256)

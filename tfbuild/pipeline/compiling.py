@@ -41,7 +41,8 @@ class Builder:
 
     `make`: makes the image of a stage, or writes its files. `cpus`, `memory` (bytes): those of its machine, whose CPU
     `cpu` reads; `local`: it is this one. `data_root`: the folder whose disk fills up, None if it is not here. `where`:
-    its name in messages; `free_disk`, `empty_caches`: what to do about a full disk, and damaged caches.
+    its name in messages; `reach`, `free_disk`, `empty_caches`: what to do about a server that its steps cannot reach, a
+    full disk, and damaged caches.
     """
 
     make: Callable[[Path, BuildSettings], None]
@@ -51,6 +52,7 @@ class Builder:
     local: bool = True
     cpu: Callable[[], Cpu] = detect
     where: str = "the engine"
+    reach: str = "The build's steps must reach it (--network host for one on this machine). "
     free_disk: str = faults.PRUNE
     empty_caches: str = diagnosis.EMPTY_CACHES
 
@@ -112,7 +114,7 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
     TimeUp at the time limit, BadMirror where the mirror lacked a download, BuildFailed with a setting to change where
     memory ran out or a remote cache did not answer, and all that the builder raises.
     """
-    progress, watch, started = settings.progress, BazelWatch(), _left(run)
+    progress, watch, left = settings.progress, BazelWatch(), _left(run)
     compiles = build.toolchain is not None and not run.reuse and settings.stage not in bundle.STAGES.values()
     share = _share(builder, build, run, progress) if compiles else None
     arguments = {**settings.build_args, **({"LIBTENSORFLOW": "1"} if run.libtensorflow else {})}
@@ -120,7 +122,7 @@ def run_builder(builder: Builder, build: Build, run: Run, context: Path, setting
         secrets = _secrets(build, run, share, folder)
         settings = replace(settings, build_args=arguments, network=run.network, secrets=secrets)
         limited = compiles and run.seconds > 0
-        watched = replace(settings, watch=watch.show, seconds=started + GRACE_SECONDS if limited else None)
+        watched = replace(settings, watch=watch.show, seconds=left + GRACE_SECONDS if limited else None)
         try:
             builder.make(context, watched)
         except (TimeoutError, DiskFull, BuildFailed) as error:
@@ -236,8 +238,8 @@ def _answer(builder: Builder, run: Run, share: Share | None, error: BuildFailed,
     if watch.no_remote and run.remote:
         return BuildFailed(
             f"the remote {run.remote.name} cannot be used\n{error.reason}",
-            hint="is it up, and does it accept the credentials? The build's steps must reach it (--network host "
-            f"for one on this machine). Without it, the build continues from what is compiled so far. {error.hint}",
+            hint=f"is it up, and does it accept the credentials? {builder.reach}Without it, the build continues from "
+            f"what is compiled so far. {error.hint}",
         )
     explained = diagnosis.explain(error, builder.empty_caches)
     # A cause of its own kind says more than the mirror, and the mirror says more than any other failure.
@@ -271,7 +273,7 @@ def _left(run: Run) -> float:
     return run.started + run.seconds - time.monotonic()
 
 
-def memory_hint(share: Share, where: str = "the engine") -> str:
+def memory_hint(share: Share, where: str) -> str:
     """Return what to change where memory ran out."""
     if share.jobs == 1:
         return f"one action at a time is already too much: give {where} more memory (a cgroup's limit counts too)"

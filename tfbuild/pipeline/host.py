@@ -26,7 +26,7 @@ from tfbuild.pipeline import machine as machines
 from tfbuild.pipeline import wheel as wheels
 from tfbuild.pipeline.compiling import Builder, run_builder
 from tfbuild.pipeline.machine import HostSystem
-from tfbuild.pipeline.maker import Maker, needed_disk
+from tfbuild.pipeline.maker import OUTPUT_HINT, Maker, needed_disk
 from tfbuild.pipeline.run import Run
 from tfbuild.pipeline.wheel import Exported
 from tfbuild.plan import BUILD_PYTHON, OVERRIDES, Build, source
@@ -35,8 +35,6 @@ from tfbuild.util.progress import Progress, Step
 
 # The system's programs. What else a compile needs of PATH is linked to, so that another PATH changes no cache's key.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# The packages that shape what is compiled: compilers, linkers and everything with headers.
-COMPILED_WITH = ("*-dev", "binutils*", "clang-*", "cpp-*", "g++-*", "gcc-*", "libc6*", "libclang*", "libllvm*", "lld-*")
 MORE_SPACE = "free some space, or run in a folder on another disk; --need-disk changes the limit"
 LAST_LINES = 20
 
@@ -55,7 +53,8 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
         host = LocalBuilder(build=build, machine=machine, root=root)
         faults.require_free(root, needed_disk(build, image=False) if run.disk is None else run.disk, MORE_SPACE)
         scratch = run.work / build.id / "wheel"
-        files.remove(scratch)
+        with files.writing(scratch.parent):
+            files.remove(scratch)
         log = run.work / build.id / "build.log"
         process.discard(log)
         here = Builder(
@@ -64,12 +63,13 @@ def wheel(build: Build, machine: HostSystem, run: Run, output: Path, progress: P
             memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             data_root=root,
             where="this machine",
+            reach="",
             free_disk="free some space",
             empty_caches=f"rm -r {root}/cache",
         )
         settings = BuildSettings(log=log, progress=progress, stage="export", output=scratch, no_cache=run.no_cache)
         run_builder(here, build, run, context.folder, settings)
-        with files.writing(output):
+        with files.writing(output, OUTPUT_HINT):
             return wheels.collect(build, scratch, output, progress, context=context.digest, host=host.described())
 
 
@@ -171,14 +171,10 @@ class LocalBuilder:
 
     def _placed(self, text: str) -> str:
         """Return a text of the build with this machine's paths in place of a builder's."""
-        for old, new in (
-            (BUILD_PYTHON, f"{self.root}{BUILD_PYTHON}"),
-            (f"{OVERRIDES}/", f"{self.root}{OVERRIDES}/"),
-            ("/mnt/remote-", f"{self.root}/mnt/remote-"),
-            (f"/usr/bin/{self.build.compiler}", self.machine.compilers[self.build.compiler]),
-        ):
-            text = text.replace(old, new)
-        return text
+        own = {f"/usr/bin/{self.build.compiler}": self.machine.compilers[self.build.compiler]}
+        places = {name: f"{self.root}{name}" for name in (BUILD_PYTHON, f"{OVERRIDES}/", "/mnt/remote-")} | own
+        # At once: the root itself may contain one of them.
+        return re.sub("|".join(map(re.escape, places)), lambda found: places[found[0]], text)
 
     @property
     def _environment(self) -> dict[str, str]:
@@ -193,7 +189,7 @@ class LocalBuilder:
             "GIT_CEILING_DIRECTORIES": str(self.root),
             "GIT_CONFIG_SYSTEM": f"{self.root}/etc/gitconfig",
             "TFBUILD_ROOT": str(self.root),
-            "TFBUILD_PACKAGES": _packages(self.machine, self.build.compiler),
+            "TFBUILD_PROGRAMS": _programs(self.machine, self.build.compiler),
             **{name: self._placed(value) for name, value in dockerfile.configure(self.build)},
         }
 
@@ -232,16 +228,12 @@ class LocalBuilder:
                     time.sleep(0.05)
 
 
-def _packages(machine: HostSystem, compiler: str) -> str:
-    """Return those of COMPILED_WITH that are installed, or without dpkg the compiler and the linkers; with versions.
-
-    By patterns, dpkg also lists packages that are not installed but that installed ones mention. Those of
-    bolt-N shape nothing: whoever adds --bolt compiles nothing again.
-    """
-    if not machine.apt:
-        programs = [machine.compilers[compiler], *filter(None, map(shutil.which, ("ld", "ld.lld")))]
-        versions = [process.printed([program, "--version"]).partition("\n")[0] for program in programs]
-        return ", ".join([*versions, f"glibc {machine.glibc}"])
-    query = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${binary:Package} ${Version}\n", *COMPILED_WITH]
-    listed = subprocess.run(query, capture_output=True, check=False, text=True).stdout
-    return ", ".join(line for line in listed.splitlines() if re.match("installed (?!libbolt-)", line))
+def _programs(machine: HostSystem, compiler: str) -> str:
+    """Return the versions of what compiles but is not in Debian's packages: "" where all of it is."""
+    own = machine.compilers[compiler]
+    if machine.apt and own.startswith("/usr/bin/"):
+        return ""
+    # Clang takes C++'s own headers from GCC.
+    programs = [own, *filter(None, map(shutil.which, ("gcc", "ld", "ld.lld")))]
+    versions = [process.printed([program, "--version"]).partition("\n")[0] for program in programs]
+    return ", ".join([*versions, f"glibc {machine.glibc}"])

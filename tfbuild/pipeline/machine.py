@@ -116,8 +116,9 @@ def require(build: Build, machine: HostSystem) -> None:
         why = f"TensorFlow {build.release} takes {build.toolchain.cuda_base} from its base image"
         hint = "leave out --no-container and name a base by --base; from 2.18 on, Bazel downloads CUDA"
         raise Unsupported(why, hint=hint)
-    if build.toolchain.bolt and not machine.apt:
-        raise Unsupported(f"--bolt needs Debian's package {build.toolchain.bolt}", hint="leave it out")
+    for option, packages in (("--bolt", build.toolchain.bolt), ("--system-lib", build.toolchain.system_packages)):
+        if packages and not machine.apt:
+            raise Unsupported(f"{option} needs Debian's packages, and this is {machine.system}", hint="leave it out")
     missing = lacking(build, machine) if machine.apt else _lacking_programs(build, machine)
     if missing:
         # A compiler or a Python that its release lacks is known by apt's own words.

@@ -163,10 +163,10 @@ def _packed(tree: Path) -> Iterator[Path]:
     """Yield the files, links and empty folders of a tree, in the same order on every machine. Raises BadInput."""
     content = 0
     # What tfbuild writes, where it runs in the tree.
-    own = {os.path.abspath(name) for name in (WORK, REPORTS, DIST)}
+    own = {os.path.realpath(name) for name in (WORK, REPORTS, DIST)}
     for folder, names, files in os.walk(tree, onerror=_refuse):
         top = Path(folder) == tree
-        names[:] = [name for name in names if os.path.abspath(os.path.join(folder, name)) not in own]
+        names[:] = [name for name in names if os.path.realpath(os.path.join(folder, name)) not in own]
         if not names and not files and not top:
             yield Path(folder)
         names[:] = sorted(name for name in names if not (top and SKIPPED.fullmatch(name)))
