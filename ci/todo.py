@@ -15,7 +15,7 @@ from pathlib import Path
 
 STATE = Path(__file__).with_name("state.sh")
 DONE = ("published", "yanked")
-# The compiles that a run begins, 0 for all: GitHub keeps 10 GB of caches, and each unfinished compile needs up to 5.
+# The compiles that a run begins, 0 for all: GitHub keeps 10 GB of caches, and an unfinished compile of 2.22 needs 8.
 MOST = int(os.environ.get("TFBUILD_MOST_COMPILES") or 0)
 
 

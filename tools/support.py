@@ -116,7 +116,8 @@ Builds from source, for every TensorFlow release, Python, target and platform. `
 
 - **planned**: `invoke build` accepts it, but nobody has compiled it with tfbuild yet. Numbers refer to reasons below.
 - **own base**: planned too, but CUDA must be in the base image: name one that has it with `--base`.
-- **compiled**: the compile finished, and the image passed verification.
+- **compiled**: the compile finished ([with what](building-from-source.md#what-was-compiled)), and the image passed
+  verification.
 - The `cuda` column also names CUDA, cuDNN, and the compiler and Debian if they differ from the row's.
 
 The default Python is the last one listed. Base images are `python:VERSION-slim-DEBIAN`; another `--compiler`

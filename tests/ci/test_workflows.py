@@ -200,7 +200,7 @@ def states(copy: Path) -> Path:
 
 def todo(runner: Callable[..., Github], copy: Path, names: str, **env: str) -> Done:
     values = {"vars.TFBUILD_BUILD_OPTIONS": "--base our:1", "vars.TFBUILD_SIGNED": ""}
-    values["vars.TFBUILD_MOST_COMPILES || (vars.TFBUILD_REMOTE_CACHE == '' && '2' || '0')"] = "2"
+    values["vars.TFBUILD_MOST_COMPILES || (vars.TFBUILD_REMOTE_CACHE == '' && '1' || '0')"] = "2"
     machine = runner(copy, values, GITHUB_REPOSITORY="Us/TfBuild", **env)
     machine.temp.mkdir(exist_ok=True)
     kinds = ("official", "source")

@@ -88,7 +88,7 @@ def of_row(row: Mapping[str, str]) -> dict[str, str]:
         "vars.TFBUILD_PUSH_OPTIONS": "",
         "vars.TFBUILD_SNAPSHOT": "",
         "vars.TFBUILD_SIGNED": "",
-        "vars.TFBUILD_MOST_COMPILES || (vars.TFBUILD_REMOTE_CACHE == '' && '2' || '0')": "2",
+        "vars.TFBUILD_MOST_COMPILES || (vars.TFBUILD_REMOTE_CACHE == '' && '1' || '0')": "2",
     }
 
 

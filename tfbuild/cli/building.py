@@ -63,7 +63,7 @@ def build(*, json: bool, dry_run: bool, **options: Any) -> None:
     SETTINGS,
     {
         "output": ("dist", "folder for the wheel (default: dist)", "PATH"),
-        "libtensorflow": (False, "also compile the C library, before 2.19: libtensorflow-ID.tar.gz beside the wheel"),
+        "libtensorflow": (False, "also compile the C library, up to 2.19: libtensorflow-ID.tar.gz beside the wheel"),
     },
     WHEEL_OPTIONS,
     JSON,

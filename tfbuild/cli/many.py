@@ -28,7 +28,7 @@ IMAGE_OPTIONS = ("cpu", "platform", "wheel")
     examples=("invoke fleet recorded/ --also /proc/cpuinfo --images 2 --json > fleet.json",),
 )
 def fleet(hosts: str, *, also: list[str], images: str, json: bool) -> None:
-    """Choose the images that serve HOSTS best: a recorded /proc/cpuinfo, or a folder of them."""
+    """Choose the images that serve HOSTS (a recorded /proc/cpuinfo, or a folder of them) best."""
     from tfbuild import fleet as fleets
 
     chosen = fleets.choose(fleets.read_hosts((hosts, *also)), positive("images", images))
