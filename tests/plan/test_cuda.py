@@ -21,6 +21,7 @@ from tfbuild.pipeline.maker import refuse_base_without_cuda
 from tfbuild.plan import Build, Request
 from tfbuild.plan import cuda as cuda_rules
 from tfbuild.plan.cuda import CapabilityRow, CudnnRow, cuda_table
+from tfbuild.plan.failures import KNOWN_TO_FAIL
 from tfbuild.plan.request import VERSION
 
 RECORDED = {path.stem: path for path in (Path(__file__).parents[1] / "data" / "ptxas").glob("*.txt")}
@@ -79,7 +80,7 @@ def test_a_releases_own_cuda_and_compiler_compile_for_its_own_capabilities(relea
     assert not [word for word in build.variant if word.startswith("cud")]
     assert "cuda_nvcc" not in build.configs
     # Known failures have rows of their own, and so has the fix of 2.21's toolchain.
-    notes = [note for note in build.notes if not note.startswith(("known to fail", "fix cuda-local-crosstool"))]
+    notes = [note for note in build.notes if not note.startswith((KNOWN_TO_FAIL, "fix cuda-local-crosstool"))]
     assert not [note for note in notes if "CUDA" in note]
 
 

@@ -131,6 +131,7 @@ def test_the_compiler_is_what_its_macro_says(label: str, said: str, right: bool)
 def test_causes_of_death_are_named(ended: Ended, why: str) -> None:
     assert ended.why == why
     if why:
+        assert importing(ended=ended).status == "fail", "whatever it sent before"
         assert importing(None, ended).detail == f"NumPy 2.4.6; {why}"
         assert importing(None, ended, numpy="").detail == why
 
@@ -140,9 +141,9 @@ def test_the_advice_at_the_end_of_a_long_message_of_the_entry_point_is_kept() ->
     assert judge.guard(Ended(judge.GUARD_EXIT, f"{said}\n")).detail == said
 
 
-def onednn(text: str, *, finite: bool = True, plan: Plan = PLAN) -> Judgement:
+def onednn(text: str, *, finite: bool = True, plan: Plan = PLAN, code: int = 0) -> Judgement:
     ran = OneDnnConvolution(finite=finite)
-    return judge.onednn(Results((ran,), Ended(0, text), ENVIRONMENT), plan)
+    return judge.onednn(Results((ran,), Ended(code, text), ENVIRONMENT), plan)
 
 
 RUNTIME = "onednn_verbose,info,cpu,runtime:threadpool\n"
@@ -163,6 +164,7 @@ def test_a_convolution_has_to_run_in_code_for_this_cpu(implementation: str, stat
     assert onednn(RUNTIME + line.replace("verbose", "verbose,v1,primitive")).status == status
     good = "onednn_verbose,exec,cpu,convolution,brg:avx512_core,x\n"
     assert onednn(RUNTIME + good + line).status == status, "every convolution counts, not only the first"
+    assert onednn(RUNTIME + good, code=139).status == "fail"
     assert onednn(RUNTIME + line, finite=False).status == "fail"
     assert onednn(RUNTIME + line.replace("cpu", "gpu")).status == "fail"
     assert onednn(RUNTIME + line, plan=replace(PLAN, threading="openmp")).status == "fail"
