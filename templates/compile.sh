@@ -193,7 +193,7 @@ pack() {
 }
 why=failed
 if [ "$code" != 0 ]; then
-    [ "$code" != 8 ] || why=interrupted # Bazel's own code
+    [ "$code" != 8 ] || why=interrupted # Bazel's code for that
     ! late || why='time limit'
 elif pack "$@"; then
     why="done"
@@ -202,7 +202,7 @@ else
     echo "tfbuild: all is compiled, but the wheel could not be packed"
 fi
 recorded "$why"
-[ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true # a damaged one fails nothing
+[ ! -f "$kept/profile.json" ] || gzip --force "$kept/profile.json" || true # a damaged profile fails nothing
 if [ "$code" != 0 ]; then
     [ "$why" != 'time limit' ] || echo "tfbuild: the time limit is reached; what is compiled so far is kept"
     exit "$code"

@@ -2,7 +2,7 @@
 # toolchain.sh python PYTHON: installs Python's headers and venv; run it after `apt-get update`.
 # toolchain.sh bazel PYTHON BAZEL BAZELISK BAZELISK_SHA256 ARCH: installs Bazel, and the Python packages that
 # TensorFlow's build needs. /mnt/bazel has the user's own Bazel, if any. Writes a digest of what shapes a compile to
-# /opt/tfbuild/builder; each builder has Bazel caches of its own. TFBUILD_PROGRAMS: versions that no package says.
+# /opt/tfbuild/builder; each builder has Bazel caches of its own. TFBUILD_PROGRAMS: versions of what is no package.
 set -eu
 python=$2
 top=${TFBUILD_ROOT:-}

@@ -319,9 +319,8 @@ def test_the_folder_has_what_a_builder_has(host: LocalBuilder, tmp_path: Path, m
     }.items()  # fmt: skip
     assert remote.read_text() == f"build --tls_certificate={root}/mnt/remote-ca\n"
     below = dataclasses.replace(host, root=Path("/mnt/remote-x"))
-    assert (
-        below._placed("/opt/overrides/x /mnt/remote-ca") == "/mnt/remote-x/opt/overrides/x /mnt/remote-x/mnt/remote-ca"
-    )
+    placed = below._placed("/opt/overrides/x /mnt/remote-ca")
+    assert placed == "/mnt/remote-x/opt/overrides/x /mnt/remote-x/mnt/remote-ca"
     bazelrc = (root / "mnt/bazelrc").read_text()
     assert bazelrc == f"build --override_repository=x={root}/opt/overrides/x\n"
     assert f"build --sandbox_writable_path={root}/tmp\n" in (root / "home/.bazelrc").read_text()

@@ -41,7 +41,7 @@ def test_all_are_rendered() -> None:
 def test_no_default_plan_is_known_to_fail_and_its_base_has_its_compiler() -> None:
     for one in everything():
         build = planned(*one)
-        assert not [note for note in build.notes if note.startswith(KNOWN_TO_FAIL)], one
+        assert not [note for note in build.notes if KNOWN_TO_FAIL in note], one
         debian = toolchains.debian_of(build.base_image)
         assert debian, one
         assert build.compiler in toolchains.compilers(debian), one

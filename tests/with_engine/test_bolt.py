@@ -100,5 +100,5 @@ def test_a_training_that_fails_leaves_the_wheel_as_it_was(folder: Path, engine: 
     (folder / "training.py").write_text("import os, signal, tensorflow\nos.kill(os.getpid(), signal.SIGILL)\n")
     done = run(engine, compilers, folder, "bolt.sh")
     assert done.returncode != 0
-    assert "cannot train (SIGILL)" in done.stderr
+    assert "cannot run the sample program (SIGILL)" in done.stderr
     assert wheel.read_bytes() == before

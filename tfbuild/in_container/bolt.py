@@ -36,7 +36,7 @@ def lay_out(wheel: Path, constraints: Path, version: str, scratch: Path, trainin
     instrument = ("-instrument", f"-instrumentation-file={profile}", "-instrumentation-file-append-pid")
     runtime = f"--runtime-instrumentation-lib={RUNTIME.format(version=version)}"
     run("instrument the library", bolt, linked, *instrument, runtime, "-o", installed)
-    run("train", python, training)
+    run("run the sample program", python, training)
     run("lay out the library", f"merge-fdata-{version}", *scratch.glob("profile.*"), "-o", profile)
     run("unpack the wheel", sys.executable, "-m", "wheel", "unpack", "--dest", scratch / "unpacked", wheel)
     (content,) = (scratch / "unpacked").iterdir()

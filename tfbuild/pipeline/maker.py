@@ -347,7 +347,7 @@ def downloads(build: Build, *, wheel_only: bool) -> tuple[Build, ...]:
     """
     if build.request.bolt:
         hint = "leave it out, or give the build --mirror URL"
-        raise UsageError("a bundle lacks what --bolt installs for its training", hint=hint)
+        raise UsageError("a bundle lacks what --bolt installs for its sample program", hint=hint)
     if build.toolchain is None or wheel_only:
         return (build,)
     try:
